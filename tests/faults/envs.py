@@ -35,7 +35,7 @@ KERNELS: list[Mutant] = [
         k="washed",
     ),
     mutant("a_hit_is_no_arrival", "home = counts & ~touches &", "home = counts &", _ENDS),
-    mutant("time_goes_before_all", "before.active, before.active & ~cut", "before.active, before.active", _ENDS),
+    mutant("time_goes_before_all", "counts = before.active & ~cut", "counts = before.active", _ENDS),
     mutant(
         "head_on_within_45_degrees",
         "head_on = before & (across.abs() < -along)",

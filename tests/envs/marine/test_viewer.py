@@ -13,7 +13,7 @@ from PIL import Image
 from tensordict import TensorDictBase
 
 from tests.envs.marine.settings import acted, homing_action, marine, play
-from torchrl_gpu.envs.marine.overlays import Choice, _laid_out, draw_actions, draw_range, draw_values
+from torchrl_gpu.envs.marine.overlays import Choice, _lay_out, draw_actions, draw_range, draw_values
 from torchrl_gpu.envs.marine.types import HEADING, PLACE
 from torchrl_gpu.envs.marine.viewable import ViewableMarine
 from torchrl_gpu.envs.marine.viewer import Chart, Snapshot, draw, film, render, save_gif, snapshot
@@ -207,11 +207,11 @@ MAP = np.s_[:, :224]  # seven tenths of the width
 
 def test_a_table_of_actions_by_hand() -> None:
     # v2: 3·i + j, acceleration i and turn j of −, 0, +; positive turns are to the left.
-    table, place = _laid_out(np.arange(9.0), 6, "v2")
+    table, place = _lay_out(np.arange(9.0), 6, "v2")
     assert table.tolist() == [[8, 7, 6], [5, 4, 3], [2, 1, 0]]  # faster above, left first
     assert (place, table[place]) == ((0, 2), 6)
     # v3: 5·i + j, thrusters left and right of the levels 0, −½, −1, ½, 1.
-    table, place = _laid_out(np.arange(25.0), 5 * 4 + 2, "v3")
+    table, place = _lay_out(np.arange(25.0), 5 * 4 + 2, "v3")
     assert table[0].tolist() == [24, 23, 20, 21, 22]  # the left one full ahead; the right one from ahead to astern
     assert (place, table[place]) == ((0, 4), 22)
 

@@ -1,4 +1,7 @@
-"""Water currents, and robot dynamics during one action: a unicycle (v2) or a vessel with two thrusters (v3)."""
+"""Water currents, and the dynamics of robots during one action.
+
+A robot is a unicycle (v2) or a vessel with two thrusters (v3).
+"""
 
 from __future__ import annotations
 
@@ -9,27 +12,46 @@ from torch import Tensor
 
 from torchrl_gpu.envs.marine.types import CORE_RADIUS, DT, HEADING, SPEED, SUBSTEPS, THRUST, Scene, contiguous_copy
 
-MAX_SPEED = 2.0  # m/s through the water
+# Largest speed through the water.
+MAX_SPEED = 2.0  # m/s
 ACCELERATION = 0.4  # m/s²
 TURN = math.pi / 6  # rad/s
-DRAG = ACCELERATION / MAX_SPEED  # 1/s
+# Rate at which the speed through the water decays, 1/s.
+DRAG = ACCELERATION / MAX_SPEED
 
-MASS, YAW_INERTIA = 400.0, 450.0  # kg, kg m²
-ADDED_SURGE, ADDED_YAW = 20.0, 980.0  # X_u̇ and −N_ṙ
-LINEAR_DRAG, QUADRATIC_DRAG = 100.0, 150.0  # of surge and of sway
-LINEAR_YAW_DRAG, QUADRATIC_YAW_DRAG = 980.0, 950.0
-THRUST_ARM = 1.25  # m, from the centre line to a thruster
-LEAST_THRUST, MOST_THRUST = -500.0, 1000.0  # N
-THRUST_RATE = 1000.0  # N/s, of a full command
-THRUST_LEVELS = (0.0, -0.5, -1.0, 0.5, 1.0)  # of `THRUST_RATE`: the discrete commands of one thruster
+MASS = 400.0  # kg
+# Moment of inertia about the vertical axis, kg m².
+YAW_INERTIA = 450.0
+
+# Added mass of surge, X_u̇, and added inertia of yaw, −N_ṙ.
+ADDED_SURGE = 20.0
+ADDED_YAW = 980.0
+
+# Drag of surge and of sway, then of yaw.
+LINEAR_DRAG = 100.0
+QUADRATIC_DRAG = 150.0
+LINEAR_YAW_DRAG = 980.0
+QUADRATIC_YAW_DRAG = 950.0
+
+# Distance from the centre line to a thruster.
+THRUST_ARM = 1.25  # m
+LEAST_THRUST = -500.0  # N
+MOST_THRUST = 1000.0  # N
+
+# Rate at which a full command changes the thrust, N/s.
+THRUST_RATE = 1000.0
+
+# Discrete commands of one thruster, as shares of `THRUST_RATE`.
+THRUST_LEVELS = (0.0, -0.5, -1.0, 0.5, 1.0)
 
 
 def flow(x: Tensor, y: Tensor, core: Tensor, circulation: Tensor) -> tuple[Tensor, Tensor]:
-    """Velocity of the water at given positions: a sum of Rankine vortices, which turn as a solid inside their core.
+    """Return the velocity of the water at given positions.
 
-    With q = core − place, a core moves it by γ q⊥ / max(|q|², r₀²), where γ is the circulation over 2π and q⊥ is q
-    turned by a quarter from x to y. Places x and y are (R, N), cores (2, C, 1, N), metres, and γ (C, 1, N), m²/s, 0
-    for a core that is not there. Returned are the velocities along x and along y, m/s, (R, N).
+    It is a sum of Rankine vortices, which turn as a solid inside their core. With q = core − place, a core moves it by
+    γ q⊥ / max(|q|², r₀²), where γ is the circulation over 2π and q⊥ is q turned by a quarter from x to y. Places x and
+    y are (R, N), cores (2, C, 1, N), metres, and γ (C, 1, N), m²/s, 0 for a core that is not there. Returned are the
+    velocities along x and along y, m/s, (R, N).
     """
     if not len(circulation):
         return torch.zeros_like(x), torch.zeros_like(y)
@@ -41,53 +63,66 @@ def flow(x: Tensor, y: Tensor, core: Tensor, circulation: Tensor) -> tuple[Tenso
 
 
 class Unicycle:
-    """Unicycle model of v2: forward acceleration and rate of turn, linear drag through the water.
+    """Unicycle model of v2, with linear drag through the water.
 
-    It has the dtype and device of `like`; where it is `lagged`, the velocity before the last substep is observed.
+    Actions are a forward acceleration and a rate of turn. It has the dtype and device of `like`. With `lagged`, robots
+    observe the velocity before the last substep.
     """
 
     def __init__(self, like: Tensor, lagged: bool = False) -> None:
         step = torch.arange(SUBSTEPS + 1, dtype=like.dtype, device=like.device).view(-1, 1, 1)
-        self.kept, self.time, self.lagged = (1 - DRAG * DT) ** step, step * DT, lagged
+        self.kept = (1 - DRAG * DT) ** step
+        self.time = step * DT
+        self.lagged = lagged
         signs = torch.tensor([-1.0, 0.0, 1.0], dtype=like.dtype, device=like.device)
         self.signs = torch.stack((signs.repeat_interleave(3), signs.repeat(3)))  # (2, 9)
 
     def move(self, motion: Tensor, action: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
-        """Motion (8, R, N), rows as in `types`, after one action, and the energy that it took: 0, 1 or 2, (R, N).
+        """Return the motion after one action, and the energy that it took.
 
-        Action 3·i + j, int64 (R, N), is acceleration i and turn j of −1, 0, 1 times their largest; any other number
-        does nothing. Of the scene only the cores are used.
+        The motion is (8, R, N), with rows as in `types`, and the energy is 0, 1 or 2, (R, N). Action 3·i + j, int64 (R,
+        N), is acceleration i and turn j of −1, 0, 1 times their largest; any other number does nothing. Of the scene
+        only the cores are used.
         """
-        push, turn = _looked_up(self.signs, action, idle=4)
-        # Speed and heading do not depend on where the robot is, so that all substeps of both are worked out at once:
-        # u' = clip(u + (a − k u) dt, 0, 2) is of a geometric series towards a/k that, once clipped, stays so.
+        push, turn = _look_up(self.signs, action, idle=4)
+        # Speed and heading do not depend on where the robot is, so all substeps of both are computed at once, where a
+        # loop would launch operators for each: u' = clip(u + (a − k u) dt, 0, 2) is a geometric series towards
+        # a/k, and a speed that has been clipped stays clipped.
         limit = push * MAX_SPEED
         speed = (limit + (motion[SPEED] - limit) * self.kept).clamp(0, MAX_SPEED)  # (11, R, N)
         heading = motion[HEADING] + turn * TURN * self.time
-        own_x, own_y = speed * heading.cos(), speed * heading.sin()
+        own_x = speed * heading.cos()
+        own_y = speed * heading.sin()
         x, y, _, _, _, drift_x, drift_y, _ = motion
         vx = vy = x
         for k in range(SUBSTEPS):
-            vx, vy = own_x[k] + drift_x, own_y[k] + drift_y
-            x, y = x + vx * DT, y + vy * DT
+            vx = own_x[k] + drift_x
+            vy = own_y[k] + drift_y
+            x = x + vx * DT
+            y = y + vy * DT
             drift_x, drift_y = flow(x, y, scene.core, scene.circulation)
         if not self.lagged:
-            vx, vy = own_x[SUBSTEPS] + drift_x, own_y[SUBSTEPS] + drift_y
+            vx = own_x[SUBSTEPS] + drift_x
+            vy = own_y[SUBSTEPS] + drift_y
         last = heading[SUBSTEPS].remainder(2 * math.pi)
-        return torch.stack((x, y, last, vx, vy, drift_x, drift_y, speed[SUBSTEPS])), push.abs() + turn.abs()
+        moved = torch.stack((x, y, last, vx, vy, drift_x, drift_y, speed[SUBSTEPS]))
+        return moved, push.abs() + turn.abs()
 
     def start(self, place: Tensor, heading: Tensor, speed: Tensor, scene: Scene, still: bool) -> Tensor:
-        """Initial motion (8, R, N) from place (2, R, N), heading and speed (R, N), without the current if `still`."""
+        """Return the initial motion (8, R, N).
+
+        Given are place (2, R, N), heading and speed (R, N). With `still`, the velocity leaves the current out.
+        """
         drift = torch.stack(flow(place[0], place[1], scene.core, scene.circulation))
         own = speed * torch.stack((heading.cos(), heading.sin()))
         return torch.cat((place, heading[None], own if still else own + drift, drift, speed[None]))
 
 
 class Vessel:
-    """Vessel model of v3: WAM-V 16 with two fixed thrusters, three degrees of freedom (Fossen 2011, chapter 6).
+    """Vessel model of v3, a WAM-V 16 with two fixed thrusters.
 
-    x north, y east, yaw clockwise; M ν̇_r = −C_RB ν − (C_A + D + D_n) ν_r + τ, with ν_r relative to the water. Arguments
-    are those of `Unicycle`.
+    It has three degrees of freedom (Fossen 2011, chapter 6): x north, y east, yaw clockwise; M ν̇_r = −C_RB ν − (C_A +
+    D + D_n) ν_r + τ, with ν_r relative to the water. Arguments are those of `Unicycle`.
     """
 
     def __init__(self, like: Tensor, lagged: bool = False) -> None:
@@ -96,40 +131,53 @@ class Vessel:
         self.commands = torch.stack((levels.repeat_interleave(5), levels.repeat(5)))  # (2, 25)
 
     def move(self, motion: Tensor, action: Tensor, scene: Scene) -> tuple[Tensor, Tensor]:
-        """Motion (13, R, N), rows as in `types`, after one action, and the energy that it took, N s, (R, N).
+        """Return the motion after one action, and the energy that it took.
 
-        Actions are commands of both thrusters in [−1, 1], (2, R, N); or 5·i + j, int64 (R, N): level i of the left one
-        and j of the right one, where any other number does nothing.
+        The motion is (13, R, N), with rows as in `types`, and the energy is in N s, (R, N). Actions are commands of
+        both thrusters in [−1, 1], (2, R, N); or 5·i + j, int64 (R, N): level i of the left one and j of the right one,
+        where any other number does nothing.
         """
         if action.is_floating_point():
             command = action.to(motion.dtype).nan_to_num(0.0).clamp(-1, 1)
         else:
-            command = _looked_up(self.commands, action, idle=0)
+            command = _look_up(self.commands, action, idle=0)
         thrust = (motion[THRUST] + command * (THRUST_RATE * DT * SUBSTEPS)).clamp(LEAST_THRUST, MOST_THRUST)
-        force, torque = thrust[0] + thrust[1], (thrust[0] - thrust[1]) * THRUST_ARM
+        force = thrust[0] + thrust[1]
+        torque = (thrust[0] - thrust[1]) * THRUST_ARM
         x, y, heading, vx, vy, drift_x, drift_y, seen_yaw, wx, wy, yaw, _, _ = motion
         for _ in range(SUBSTEPS):
-            vx, vy, seen_yaw = wx + drift_x, wy + drift_y, yaw
-            x, y, heading = x + vx * DT, y + vy * DT, heading + yaw * DT
-            wx, wy, yaw = self._accelerated(vx, vy, wx, wy, yaw, heading, force, torque)
+            vx = wx + drift_x
+            vy = wy + drift_y
+            seen_yaw = yaw
+            x = x + vx * DT
+            y = y + vy * DT
+            heading = heading + yaw * DT
+            wx, wy, yaw = self._accelerate(vx, vy, wx, wy, yaw, heading, force, torque)
             drift_x, drift_y = flow(x, y, scene.core, scene.circulation)
         if not self.lagged:
-            vx, vy, seen_yaw = wx + drift_x, wy + drift_y, yaw
+            vx = wx + drift_x
+            vy = wy + drift_y
+            seen_yaw = yaw
         heading = heading.remainder(2 * math.pi)
         rows = torch.stack((x, y, heading, vx, vy, drift_x, drift_y, seen_yaw, wx, wy, yaw))
         return torch.cat((rows, thrust)), thrust.abs().sum(0) * (DT * SUBSTEPS)
 
     def start(self, place: Tensor, heading: Tensor, speed: Tensor, scene: Scene, still: bool) -> Tensor:
-        """Initial motion of robots at rest through the water, (13, R, N); as for `Unicycle.start`."""
+        """Return the initial motion (13, R, N) of robots at rest through the water.
+
+        Arguments are those of `Unicycle.start`.
+        """
         drift = torch.stack(flow(place[0], place[1], scene.core, scene.circulation))
         rest = torch.zeros_like(place)
         none = torch.zeros_like(heading)[None]
         return torch.cat((place, heading[None], rest if still else drift, drift, none, rest, none, rest))
 
-    def _accelerated(
+    def _accelerate(
         self, vx: Tensor, vy: Tensor, wx: Tensor, wy: Tensor, r: Tensor, *loads: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Velocity through the water and yaw rate after one substep, in the frame of the map.
+        """Return velocity through the water and yaw rate after one substep.
+
+        Both are in the frame of the map.
 
         Given are the velocities over ground and through the water, yaw rate, and heading, force ahead and torque.
         """
@@ -146,8 +194,11 @@ class Vessel:
         return cos * u_r - sin * v_r, sin * u_r + cos * v_r, r
 
 
-def _looked_up(table: Tensor, action: Tensor, idle: int) -> Tensor:
-    """Columns of a table (2, A) for actions (R, N), (2, R, N); that of `idle` for an action that does not exist."""
+def _look_up(table: Tensor, action: Tensor, idle: int) -> Tensor:
+    """Return the columns (2, R, N) of a table (2, A) for actions (R, N).
+
+    An action that does not exist gets the column of `idle`.
+    """
     known = (action >= 0) & (action < table.shape[1])
     column = torch.where(known, action, idle)
     return contiguous_copy(table.index_select(1, column.flatten()).view(2, *action.shape))

@@ -18,7 +18,7 @@ from torchrl_gpu.envs.marine import fused
 from torchrl_gpu.envs.marine.compiled import sail
 from torchrl_gpu.envs.marine.dynamics import Unicycle, Vessel
 from torchrl_gpu.envs.marine.generator import Pool, generate
-from torchrl_gpu.envs.marine.levels import Sizes, chosen_levels
+from torchrl_gpu.envs.marine.levels import Sizes, choose_levels
 from torchrl_gpu.envs.marine.reward import Outcome, rewards_and_ends, starboard_turn
 from torchrl_gpu.envs.marine.sensors import (
     NOISE_STREAM,
@@ -38,9 +38,9 @@ from torchrl_gpu.envs.marine.types import (
     MOTION_SIZE,
     QUIRKS,
     After,
+    Derived,
     MarineState,
     Scene,
-    Shown,
     contiguous_copy,
     to_bool,
 )
@@ -50,21 +50,28 @@ from torchrl_gpu.system import arguments
 from torchrl_gpu.system.threads import runs_single_threaded
 from torchrl_gpu.system.tracing import is_traced
 
-ACTIONS = {"v2": ("discrete",), "v3": ("continuous", "discrete")}  # the published one first
+# Kinds of actions of each version, the published one first.
+ACTIONS = {"v2": ("discrete",), "v3": ("continuous", "discrete")}
+# Tensors by key. The robots are a nested TensorDict unless the environment is flat.
+Outputs = dict[str, Any]
+
 _DTYPES = {"float32": torch.float32, "float64": torch.float64}
-MOST_STEPS, MOST_WORLDS = 2**53, 2**20
-MOST_MOTION = 1e9  # of any number of a state: far more than a robot gets to, far less than squares of it that overflow
+MOST_STEPS = 2**53
+MOST_WORLDS = 2**20
+
+# Bound of any number of a state: far more than a robot can reach, and so little that its square does not overflow.
+MOST_MOTION = 1e9
 
 # Measured: up to here a step on one thread of torch is as fast as on all.
 _FEW_ENVS = {"native": 1024, "torch": 256}
 
 
 class MarineNavEnv(BatchedEnv):
-    """Marine navigation: robots cross a square of sea, each to its own goal, past currents, obstacles and each other.
+    """Marine navigation of many robots across a square of sea.
 
-    Keys, physics and rewards are those of `docs/environments/marine-reference.md`. Robots are the nested group
-    "robots", padded to the most of any level; those that a world does not have, or that have arrived
-    or collided, are not `active`.
+    Each robot heads for its own goal, past currents, obstacles and the other robots. Keys, physics and rewards are
+    those of `docs/environments/marine-reference.md`. Robots are the nested group "robots", padded to the most of any
+    level; those that a world does not have, or that have arrived or collided, are not `active`.
 
     Args:
         num_envs: N, worlds side by side; in the config of a run also "auto", see `docs/training.md`.
@@ -95,7 +102,8 @@ class MarineNavEnv(BatchedEnv):
 
     state: MarineState
     _state: MarineState
-    _is_fused: bool = False  # whether steps and restarts are one launch each
+    # Whether a step, and a restart, is one launch.
+    _is_fused: bool = False
 
     def __init__(
         self,
@@ -125,8 +133,9 @@ class MarineNavEnv(BatchedEnv):
         arguments.choice(where, "version", version, CRAFTS)
         arguments.choice(where, "actions", actions, ("auto", *ACTIONS[version]))
         single = robots, cores, obstacles, min_distance
-        self.levels = chosen_levels(version, single, curriculum)
-        self.sizes, self.craft = Sizes.of(self.levels), CRAFTS[version]
+        self.levels = choose_levels(version, single, curriculum)
+        self.sizes = Sizes.of(self.levels)
+        self.craft = CRAFTS[version]
         quirks = upstream_compat
         if isinstance(upstream_compat, bool):
             quirks = QUIRKS if upstream_compat else ()
@@ -135,24 +144,28 @@ class MarineNavEnv(BatchedEnv):
         for level in self.levels:
             if level.min_distance > most:
                 raise ValueError(
-                    f"{where}: min_distance must be at most {most:.6g}, the map's diagonal in metres;"
-                    f" got {level.min_distance:g}"
+                    f"{where}: min_distance must be at most {most:.6g}, the map's diagonal in metres,"
+                    f" not {level.min_distance:g}"
                 )
         max_steps = arguments.whole(where, "max_steps", max_steps, 1, MOST_STEPS)
         pool = arguments.whole(where, "pool", pool, 1, MOST_WORLDS)
         self.end_on_collision = arguments.flag(where, "end_on_collision", end_on_collision)
         self.copy_observations = arguments.flag(where, "copy_observations", copy_observations)
         self.sensor_noise = arguments.flag(where, "sensor_noise", sensor_noise)
-        self.in_order, self.flat = arguments.flag(where, "in_order", in_order), arguments.flag(where, "flat", flat)
+        self.in_order = arguments.flag(where, "in_order", in_order)
+        self.flat = arguments.flag(where, "flat", flat)
         if flat and self.sizes.robots > 1:
-            raise ValueError(f"MarineNavEnv: flat wants one robot; got {self.sizes.robots}")
+            raise ValueError(f"{where}: flat=True needs worlds of one robot, not of {self.sizes.robots}")
         self.dtype = _DTYPES[arguments.choice(where, "dtype", str(dtype).removeprefix("torch."), _DTYPES)]
         super().__init__(num_envs, device, seed, first_env)
         check_fits(self.num_envs, self._least_bytes(), self.device, where=where)
-        self.version, self.curriculum, self.max_steps = version, curriculum, max_steps
+        self.version = version
+        self.curriculum = curriculum
+        self.max_steps = max_steps
         self.robots, self.cores, self.obstacles, self.min_distance = single
         self.actions = ACTIONS[version][0] if actions == "auto" else actions
-        self.upstream_compat, self.pool = upstream_compat, pool
+        self.upstream_compat = upstream_compat
+        self.pool = pool
         self._cleared = () if self.flat else tuple((GROUP, key) for key in DONE_KEYS)
         self.group_map = {GROUP: [f"robot_{i}" for i in range(self.num_robots)]}
         self._build()
@@ -162,10 +175,15 @@ class MarineNavEnv(BatchedEnv):
             self._is_fused = fused.works(self.device, self._launch_fused)
 
     def _least_bytes(self) -> int:
-        """Bytes that one environment takes at least: the state, the one after it, and the last observation."""
-        r, seen = self.sizes.robots, self.craft.observation_size + self.craft.num_seen
-        numbers = 2 * r + 3 * self.sizes.cores + 3 * self.sizes.obstacles + r * (MOTION_SIZE[self.craft.version] + 3)
-        return (2 * numbers + 3 * r * seen) * self.dtype.itemsize
+        """Return the bytes that one environment takes at least.
+
+        They are those of the state, of the state after it, and of the last observation.
+        """
+        robots, cores, obstacles = self.sizes
+        observed = self.craft.observation_size + self.craft.num_seen
+        scene = 2 * robots + 3 * cores + 3 * obstacles
+        motion = robots * (MOTION_SIZE[self.craft.version] + 3)
+        return (2 * (scene + motion) + 3 * robots * observed) * self.dtype.itemsize
 
     # -- levels, worlds and specs ----------------------------------------------------------------------------------
 
@@ -176,7 +194,7 @@ class MarineNavEnv(BatchedEnv):
 
     @property
     def num_actions(self) -> int:
-        """Number of discrete actions A of a robot; 0 where they are continuous."""
+        """Number of discrete actions A of a robot, 0 if they are continuous."""
         return self.craft.num_actions if self.actions == "discrete" else 0
 
     @property
@@ -185,17 +203,20 @@ class MarineNavEnv(BatchedEnv):
         return Scene.split(self.state.scene, self.sizes)
 
     def level_at(self, step: int) -> int:
-        """Row of the curriculum that is played after a count of environment steps."""
+        """Return the row of the curriculum after a count of environment steps."""
         step = arguments.whole("MarineNavEnv.level_at", "step", step)
         return max(0, sum(level.from_step <= step for level in self.levels) - 1)
 
     @property
-    def outcomes(self) -> tuple[NestedKey, ...]:  # type: ignore[override]  # where robots are depends on `flat`
+    def outcomes(self) -> tuple[NestedKey, ...]:  # type: ignore[override]
         """Keys of `success`, that all robots arrived, and of `collided`, by robot."""
         return "success", "collided" if self.flat else (GROUP, "collided")
 
     def episode_outcomes(self, after: TensorDictBase) -> dict[str, Tensor]:
-        """Flags by name: `success`, that all robots arrived, and `collided`, that any did, (…, 1)."""
+        """Return flags by name, (…, 1).
+
+        `success` says that all robots arrived, and `collided` that at least one collided.
+        """
         found = super().episode_outcomes(after)
         return found if self.flat else found | {"collided": found["collided"].any(-2)}
 
@@ -203,12 +224,13 @@ class MarineNavEnv(BatchedEnv):
         self.set_level(frames)
 
     def set_level(self, step: int) -> None:
-        """Sets the level of episodes that begin from now on to that for a count of environment steps."""
+        """Set the level of future episodes to that for a count of environment steps."""
         self.state.next_level.fill_(self.level_at(step))
 
     def assign_levels(self, levels: Sequence[int]) -> None:
-        """Sets a curriculum level for each environment, (N,), for the episodes that begin from now on."""
-        where, wanted = "MarineNavEnv.assign_levels", f"{self.num_envs} rows below {len(self.levels)}"
+        """Set a curriculum level for the future episodes of each environment, (N,)."""
+        where = "MarineNavEnv.assign_levels"
+        wanted = f"{self.num_envs} rows below {len(self.levels)}"
         rows = arguments.listed(where, "levels", wanted, levels)
         try:
             numbers = [arguments.whole(where, "levels", row, 0, len(self.levels) - 1) for row in rows]
@@ -252,15 +274,18 @@ class MarineNavEnv(BatchedEnv):
         begun = self._pool.begin(number)
         nobody = torch.zeros(self.num_robots, n, dtype=torch.bool, device=device)
         nothing = torch.zeros(self.num_robots, n, dtype=self.dtype, device=device)
+        flags = {name: nobody.clone() for name in ("exists", "active", "arrived", "collided")}
+        numbers = {name: nothing.clone() for name in ("energy", "score")}
+        counts = {name: number.clone() for name in ("step_count", "episode", "level", "next_level", "key")}
         return MarineState(
             scene=begun.scene,
             motion=begun.motion,
-            **{name: nobody.clone() for name in ("exists", "active", "arrived", "collided")},
-            **{name: nothing.clone() for name in ("energy", "score")},
+            **flags,
+            **numbers,
             observation=torch.zeros_like(begun.observation),
             object_mask=torch.zeros_like(begun.object_mask),
             clearance=begun.clearance,
-            **{name: number.clone() for name in ("step_count", "episode", "level", "next_level", "key")},
+            **counts,
         )
 
     @property
@@ -268,8 +293,11 @@ class MarineNavEnv(BatchedEnv):
         names = ["observation", "object_mask", "active", "clearance"]
         return names if self.flat else [(GROUP, name) for name in names]
 
-    def restore(self, tensordict: TensorDictBase, replay: Any = None) -> TensorDictBase:
-        """Adds `action_mask` (B, A) to observations (B,) of one robot each, where actions are discrete; in place."""
+    def restore(self, tensordict: TensorDictBase, replay: object = None) -> TensorDictBase:
+        """Add `action_mask` (B, A) in place to observations (B,) of one robot each.
+
+        Continuous actions have no mask.
+        """
         if self.num_actions:
             tensordict["action_mask"] = tensordict["active"] | self._idle.bool()
         return tensordict
@@ -280,73 +308,85 @@ class MarineNavEnv(BatchedEnv):
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         if self._is_fused and not is_traced():
             return self._step_fused(tensordict)
-        s, scene = self.state, self.scene
+        s = self.state
+        scene = self.scene
         there = s.active.to(self.dtype)
         after = self._after(self._actions(tensordict), scene, there)
         outcome = self._outcome(after, scene)
+        energy = s.energy + after.energy * there
+        score = s.score + outcome.reward
+        clearance = torch.lerp(s.clearance, after.clearance, there)
+        step_count = s.step_count + 1
         self._state = replace(
             s,
             motion=after.motion,
             active=outcome.active,
             arrived=outcome.arrived,
             collided=outcome.collided,
-            energy=s.energy + after.energy * there,
-            score=s.score + outcome.reward,
+            energy=energy,
+            score=score,
             observation=after.observation,
             object_mask=after.object_mask,
-            clearance=torch.lerp(s.clearance, after.clearance, there),
-            step_count=s.step_count + 1,
+            clearance=clearance,
+            step_count=step_count,
         )
         return self._result(outcome)
 
     def _step_fused(self, tensordict: TensorDictBase) -> TensorDictBase:
         """`_step` as one launch."""
-        self._state, outcome, shown = fused.kernels().step(self.state, self._given(tensordict), self._rules)
-        return self._result(outcome, shown)
+        self._state, outcome, derived = fused.kernels().step(self.state, self._given(tensordict), self._rules)
+        return self._result(outcome, derived)
 
     @property
     def _rules(self) -> fused.Rules:
+        has_noise = self.version == "v3" and self.sensor_noise
+        radius_factors = self._radius_factors if has_noise else None
+        late_limit = "late_limit" in self.quirks
+        terminal_limit = "terminal_limit" in self.quirks
         return fused.Rules(
             craft=self.craft,
             sizes=self.sizes,
             max_steps=self.max_steps,
             discrete=bool(self.num_actions),
             lagged=self.model.lagged,
-            late_limit="late_limit" in self.quirks,
-            terminal_limit="terminal_limit" in self.quirks,
+            late_limit=late_limit,
+            terminal_limit=terminal_limit,
             end_on_collision=self.end_on_collision,
-            radius_factors=self._radius_factors if self.version == "v3" and self.sensor_noise else None,
+            radius_factors=radius_factors,
         )
 
     def _launch_fused(self) -> None:
-        """Launch a step and a restart at this size, and leave their results."""
-        shape = (self.num_envs, self.num_robots, *(() if self.num_actions else (2,)))
+        """Launch a step and a restart at this size, and drop their results."""
+        per_robot = () if self.num_actions else (2,)
+        shape = (self.num_envs, self.num_robots, *per_robot)
         dtype = torch.int64 if self.num_actions else self.dtype
         action = torch.zeros(shape, dtype=dtype, device=self.device)
         nobody = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
         fused.kernels().step(self.state, action, self._rules)
-        self._restarted(nobody)
+        self._restart_fused(nobody)
 
     def _after(self, action: Tensor, scene: Scene, there: Tensor) -> After:
         s = self.state
         if isinstance(self.model, Unicycle) and native.runs_on(s.motion):
             return sail(self.model, s.motion, action, s.scene, s.active, self.sizes, self.craft)
         moved, energy = self.model.move(s.motion, action, scene)
-        motion = torch.lerp(s.motion, moved, there)  # inactive robots stay where they were
-        sight, turn = self._look(motion, scene, there, s.key, s.step_count + 1), None
+        # Inactive robots stay where they were.
+        motion = torch.lerp(s.motion, moved, there)
+        sight = self._look(motion, scene, there, s.key, s.step_count + 1)
+        turn = None
         if self.version == "v3":
             turn = starboard_turn(sight.own[:, 2:4], sight.objects[0], self.craft.radius)
         return After(motion, energy, observation(sight), object_mask(sight), sight.clearance, sight.touches, turn)
 
     def _actions(self, tensordict: TensorDictBase) -> Tensor:
-        """Actions (R, N) int64, or (2, R, N) where they are continuous."""
+        """Return the actions, (R, N) int64, or (2, R, N) if they are continuous."""
         action = self._given(tensordict)
         if self.num_actions:
             return contiguous_copy(action.t())
         return contiguous_copy(action.permute(2, 1, 0))
 
     def _given(self, tensordict: TensorDictBase) -> Tensor:
-        """Actions as they came, (N, R) int64, or (N, R, 2) where they are continuous."""
+        """Return the given actions, (N, R) int64, or (N, R, 2) if they are continuous."""
         key: NestedKey = "action" if self.flat else (GROUP, "action")
         shape = (self.num_envs,) if self.flat else (self.num_envs, self.num_robots)
         if self.num_actions:
@@ -361,7 +401,10 @@ class MarineNavEnv(BatchedEnv):
         return see_v3(motion, scene, there, self.craft, self._noise(key, step))
 
     def _noise(self, key: Tensor, step: Tensor) -> Tensor | None:
-        """Errors of all sensors in a step, as `draw_noise` returns them; None where sensors have none."""
+        """Draw the errors of all sensors in a step.
+
+        They are as `draw_noise` returns them, or None for sensors without errors.
+        """
         if not self.sensor_noise:
             return None
         streams = draw_bits(draw_bits(key, torch.full_like(key, NOISE_STREAM)), self._robot_index)  # (R, 1, N)
@@ -381,13 +424,13 @@ class MarineNavEnv(BatchedEnv):
             cut_is_end="terminal_limit" in self.quirks,
         )
 
-    def _result(self, outcome: Outcome, shown: Shown | None = None) -> TensorDictBase:
-        robots, root = self._observed(shown)
+    def _result(self, outcome: Outcome, derived: Derived | None = None) -> TensorDictBase:
+        robots, root = self._observed(derived)
         robots["reward"] = _by_env(outcome.reward)
         root |= {"done": outcome.over, "terminated": outcome.decided, "truncated": outcome.cut}
         if not self.flat:
             robots |= {"terminated": _by_env(outcome.terminated), "truncated": _by_env(outcome.truncated)}
-            known = None if shown is None else shown.done
+            known = None if derived is None else derived.done
             done = outcome.terminated | outcome.truncated if known is None else known
             robots["done"] = _by_env(done)
         return TensorDict(self._nested(robots, root), batch_size=self.batch_size, device=self.device)
@@ -395,42 +438,45 @@ class MarineNavEnv(BatchedEnv):
     # -- observations and resets ------------------------------------------------------------------------------------
 
     def observation(self, index: int) -> TensorDictBase:
-        """Current observation of one world, batch size (1,)."""
+        """Return the current observation of one world, batch size (1,)."""
         seen = TensorDict(self._nested(*self._observed()), batch_size=self.batch_size, device=self.device)
         return seen[index : index + 1]
 
-    def _observed(self, known: Shown | None = None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Current observations of the robots, (N, R, …), and of the worlds, (N,); some may be `known` already."""
+    def _observed(self, known: Derived | None = None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Return the current observations of robots, (N, R, …), and worlds, (N,).
+
+        A kernel may have written some of them: those are `known`.
+        """
         s = self.state
         if self.copy_observations:
             robots_own = ("observation", "object_mask", "active", "arrived", "collided", "clearance", "energy")
             names = (*robots_own, "step_count", "level")
             s = replace(s, **{name: getattr(s, name).clone() for name in names})
-        shown = self._shown(s) if known is None else known
-        robots = {"observation": s.observation, "object_mask": shown.object_mask}
+        derived = self._derive(s) if known is None else known
+        robots = {"observation": s.observation, "object_mask": derived.object_mask}
         for name in ("active", "arrived", "collided", "clearance", "energy"):
             robots[name] = _by_env(getattr(s, name))
-        if shown.action_mask is not None:
-            robots["action_mask"] = shown.action_mask
-        return robots, {"episode_step": s.step_count, "level": s.level, "success": shown.success}
+        if derived.action_mask is not None:
+            robots["action_mask"] = derived.action_mask
+        return robots, {"episode_step": s.step_count, "level": s.level, "success": derived.success}
 
-    def _shown(self, state: MarineState) -> Shown:
-        """What is shown of a state besides its tensors."""
+    def _derive(self, state: MarineState) -> Derived:
+        """Return the outputs that are derived from a state."""
         action_mask = None
         if self.num_actions:
             action_mask = (_by_env(state.active).view(torch.uint8) | self._idle).view(torch.bool)
         success = (state.arrived | ~state.exists).all(0)
-        return Shown(to_bool(state.object_mask), action_mask, success, None)
+        return Derived(to_bool(state.object_mask), action_mask, success, None)
 
-    def _nested(self, robots: dict[str, Tensor], root: dict[str, Tensor]) -> dict[str, Any]:
-        out: dict[str, Any] = {name: value.unsqueeze(-1) for name, value in root.items()}
+    def _nested(self, robots: dict[str, Tensor], root: dict[str, Tensor]) -> Outputs:
+        out: Outputs = {name: value.unsqueeze(-1) for name, value in root.items()}
         if self.flat:
             return out | {name: value.squeeze(1) for name, value in robots.items()}
         size = self.num_envs, self.num_robots
-        out[GROUP] = TensorDict(cast(dict[str, Any], robots), batch_size=size, device=self.device)
+        out[GROUP] = TensorDict(cast(Outputs, robots), batch_size=size, device=self.device)
         return out
 
-    def _started(self, observation: dict[str, Any]) -> TensorDict:
+    def _started(self, observation: Outputs) -> TensorDict:
         out = super()._started(observation)
         if not self.flat:
             size = len(DONE_KEYS), self.num_envs, self.num_robots, 1
@@ -440,61 +486,88 @@ class MarineNavEnv(BatchedEnv):
         return out
 
     @runs_single_threaded
-    def _observe_reset(self, mask: Tensor) -> dict[str, Any]:
+    def _observe_reset(self, mask: Tensor) -> Outputs:
         if self._is_fused and not is_traced():
-            self._state, shown = self._restarted(mask)
-            return self._nested(*self._observed(shown))
+            self._state, derived = self._restart_fused(mask)
+            return self._nested(*self._observed(derived))
         return self._observe_reset_plain(mask)
 
-    def _observe_reset_plain(self, mask: Tensor) -> dict[str, Any]:
+    def _observe_reset_plain(self, mask: Tensor) -> Outputs:
         """`_observe_reset` by torch's operators."""
-        s, row = self.state, None
-        if native.runs_on(mask):  # reading back costs nothing here, and few worlds begin at a time
+        s = self.state
+        env = self._env_index
+        episode = s.episode
+        level = s.next_level
+
+        # On a CPU reading the mask costs nothing, and few worlds begin at a time: only their rows are made. Elsewhere
+        # all rows are made, and the mask chooses between old and new, so that the host never waits.
+        row = None
+        if native.runs_on(mask):
             row = mask.nonzero()[:, 0]
             if not len(row):
                 return self._nested(*self._observed())
-        env, episode, level = (
-            each if row is None else each[row] for each in (self._env_index, s.episode, s.next_level)
-        )
+            env = env[row]
+            episode = episode[row]
+            level = level[row]
         key = episode_key(self.seed, env, episode)
         world = self._world(key, env, episode, level)
-        begun = self._pool.begin(world if row is not None else world * mask)  # the same for all that go on: costs less
+        if row is None:
+            # Fetching the same world for all that do not begin costs less.
+            world = world * mask
+        begun = self._pool.begin(world)
 
         def put(old: Tensor, new: Tensor, axis: int = -1) -> Tensor:
             if row is not None:
                 return old.index_copy(axis, row, new)
             if old.is_floating_point():
-                return torch.lerp(old, new, mask.to(self.dtype).view(-1, *[1] * (old.ndim - 1 if axis == 0 else 0)))
+                num_trailing = old.ndim - 1 if axis == 0 else 0
+                share = mask.to(self.dtype).view(-1, *[1] * num_trailing)
+                return torch.lerp(old, new, share)
             return torch.where(mask, new, old)
 
+        scene = put(s.scene, begun.scene)
+        motion = put(s.motion, begun.motion)
+        exists = put(s.exists, begun.exists)
+        active = put(s.active, begun.exists)
+        arrived = s.arrived & ~mask
+        collided = s.collided & ~mask
+        energy = s.energy * (~mask).to(self.dtype)
+        score = s.score * (~mask).to(self.dtype)
+        observation = put(s.observation, begun.observation, 0)
+        object_mask = put(s.object_mask, begun.object_mask, 0)
+        clearance = put(s.clearance, begun.clearance)
+        step_count = s.step_count * ~mask
+        next_episode = s.episode + mask
+        played = put(s.level, level)
+        next_key = put(s.key, key)
         self._state = MarineState(
-            scene=put(s.scene, begun.scene),
-            motion=put(s.motion, begun.motion),
-            exists=put(s.exists, begun.exists),
-            active=put(s.active, begun.exists),
-            arrived=s.arrived & ~mask,
-            collided=s.collided & ~mask,
-            energy=s.energy * (~mask).to(self.dtype),
-            score=s.score * (~mask).to(self.dtype),
-            observation=put(s.observation, begun.observation, 0),
-            object_mask=put(s.object_mask, begun.object_mask, 0),
-            clearance=put(s.clearance, begun.clearance),
-            step_count=s.step_count * ~mask,
-            episode=s.episode + mask,
-            level=put(s.level, level),
+            scene=scene,
+            motion=motion,
+            exists=exists,
+            active=active,
+            arrived=arrived,
+            collided=collided,
+            energy=energy,
+            score=score,
+            observation=observation,
+            object_mask=object_mask,
+            clearance=clearance,
+            step_count=step_count,
+            episode=next_episode,
+            level=played,
             next_level=s.next_level,
-            key=put(s.key, key),
+            key=next_key,
         )
         return self._nested(*self._observed())
 
-    def _restarted(self, mask: Tensor) -> tuple[MarineState, Shown]:
-        """State with new episodes where `mask`, as one launch."""
+    def _restart_fused(self, mask: Tensor) -> tuple[MarineState, Derived]:
+        """Start new episodes in the worlds of `mask`, as one launch."""
         draws = fused.Draws(seed_bits(self.seed), self._env_index, self.in_order, self.pool)
         discrete = bool(self.num_actions)
         return fused.kernels().restart(self.state, mask, self._pool, draws, self.craft, self.sizes, discrete)
 
     def _world(self, key: Tensor, env: Tensor, episode: Tensor, level: Tensor) -> Tensor:
-        """Indices (N,) in the world pool for episodes of environments, by their `key` and level."""
+        """Return indices (N,) in the world pool for episodes, by their `key` and level."""
         if self.in_order:
             picked = (env + self.num_envs * episode) % self.pool
         else:
@@ -507,29 +580,39 @@ class MarineNavEnv(BatchedEnv):
         super()._set_env_state(state)
 
     def _state_bounds(self) -> dict[str, Bounds]:
-        count, flag, level = Bounds(0, 2**62), Bounds(0, 1), Bounds(0, len(self.levels) - 1)
+        count = Bounds(0, 2**62)
+        flag = Bounds(0, 1)
+        level = Bounds(0, len(self.levels) - 1)
+        number = Bounds(-MOST_MOTION, MOST_MOTION)
         r, c, m = self.sizes
         scene = [FAR] * (2 * r + 2 * c) + [CORE_RADIUS * self.craft.edge_speed[1]] * c + [FAR] * (2 * m)
         low = torch.tensor([-value for value in scene] + [0.0] * m, dtype=self.dtype, device=self.device)[:, None]
         high = torch.tensor(scene + [FAR] * m, dtype=self.dtype, device=self.device)[:, None]
-        slack = 1 + 1e-4  # for what is rounded
+        # Values at a bound may have been rounded beyond it.
+        slack = 1 + 1e-4
+        scene_bounds = Bounds(low * slack, high * slack)
+        energy = Bounds(0, MOST_MOTION)
+        key = Bounds(0, 2**32 - 1)
         return {
-            "scene": Bounds(low * slack, high * slack),
-            "motion": Bounds(-MOST_MOTION, MOST_MOTION),
-            "energy": Bounds(0, MOST_MOTION),
-            "score": Bounds(-MOST_MOTION, MOST_MOTION),
-            "observation": Bounds(-MOST_MOTION, MOST_MOTION),
+            "scene": scene_bounds,
+            "motion": number,
+            "energy": energy,
+            "score": number,
+            "observation": number,
             "object_mask": flag,
-            "clearance": Bounds(-MOST_MOTION, MOST_MOTION),
+            "clearance": number,
             "step_count": count,
             "episode": count,
             "level": level,
             "next_level": level,
-            "key": Bounds(0, 2**32 - 1),
+            "key": key,
         }
 
     def _state_conflict(self, state: dict[str, Tensor]) -> Conflict | None:
-        """First conflict of robot flags: only robots that exist are active, arrived or collided, and one of these."""
+        """Return the first conflict of robot flags.
+
+        Only robots that exist are active, arrived or collided, and a robot is at most one of these.
+        """
         exists, ended = state["exists"], state["arrived"] | state["collided"]
         if bool((state["active"] & (ended | ~exists)).any()):
             return Conflict("active", "false for robots that do not exist, arrived or collided", "one that is true")
@@ -541,5 +624,5 @@ class MarineNavEnv(BatchedEnv):
 
 
 def _by_env(rows: Tensor) -> Tensor:
-    """Values (N, R, 1) by environment, from (R, N)."""
+    """Return values (R, N) as (N, R, 1)."""
     return rows.t().unsqueeze(-1)

@@ -1,4 +1,7 @@
-"""A step and a restart of marine navigation as one launch each, on CUDA devices where Triton passes its self-test."""
+"""A step and a restart of marine navigation as one launch each.
+
+They are used on CUDA devices where Triton passes its self-test.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +20,7 @@ from torch import Tensor
 from torchrl_gpu.envs.marine.generator import Pool
 from torchrl_gpu.envs.marine.levels import Sizes
 from torchrl_gpu.envs.marine.reward import Outcome
-from torchrl_gpu.envs.marine.types import Craft, MarineState, Shown
+from torchrl_gpu.envs.marine.types import Craft, Derived, MarineState
 from torchrl_gpu.system import machine, self_tests
 from torchrl_gpu.system.self_tests import SelfTest
 
@@ -27,45 +30,68 @@ _testing = False
 
 
 class Rules(NamedTuple):
-    """What an environment's steps depend on besides its state and the actions."""
+    """What an environment's steps depend on besides its state and the actions.
+
+    Attributes:
+        craft: Constants of the version.
+        sizes: Robots, cores and obstacles to which worlds are padded.
+        max_steps: Actions after which an episode is cut off.
+        discrete: Whether actions are discrete.
+        lagged: The quirk "lagged_velocity".
+        late_limit: The quirk of that name.
+        terminal_limit: The quirk of that name.
+        end_on_collision: Whether the first collision ends the episode for all.
+        radius_factors: Table of the errors of radii; None for sensors without errors.
+    """
 
     craft: Craft
     sizes: Sizes
     max_steps: int
     discrete: bool
-    lagged: bool  # the quirks of the same names
+    lagged: bool
     late_limit: bool
     terminal_limit: bool
     end_on_collision: bool
-    radius_factors: Tensor | None  # table of the errors of radii; None for sensors without errors
+    radius_factors: Tensor | None
 
 
 class Draws(NamedTuple):
-    """How episodes pick their worlds."""
+    """How episodes pick their worlds.
 
-    seed_bits: int  # of `counter_rng.seed_bits`
+    Attributes:
+        seed_bits: The seed, as `counter_rng.seed_bits` returns it.
+        env_index: Numbers of the environments.
+        in_order: Whether worlds are played in order instead of at random.
+        worlds_per_level: Worlds of each level in the pool.
+    """
+
+    seed_bits: int
     env_index: Tensor  # (N,) int64
     in_order: bool
     worlds_per_level: int
 
 
 class Kernels(NamedTuple):
-    """The two launches; see `triton.step` and `triton.restart`."""
+    """The launches of `triton.step` and `triton.restart`."""
 
-    step: Callable[[MarineState, Tensor, Rules], tuple[MarineState, Outcome, Shown]]
-    restart: Callable[[MarineState, Tensor, Pool, Draws, Craft, Sizes, bool], tuple[MarineState, Shown]]
+    step: Callable[[MarineState, Tensor, Rules], tuple[MarineState, Outcome, Derived]]
+    restart: Callable[[MarineState, Tensor, Pool, Draws, Craft, Sizes, bool], tuple[MarineState, Derived]]
 
 
 @cache
 def kernels() -> Kernels:
-    """Both launches; ImportError where Triton is not installed."""
-    step: Any = importlib.import_module(f"{_FOLDER}.step")
-    restart: Any = importlib.import_module(f"{_FOLDER}.restart")
+    """Return both launches.
+
+    Raises:
+        ImportError: Triton is not installed.
+    """
+    step = importlib.import_module(f"{_FOLDER}.step")
+    restart = importlib.import_module(f"{_FOLDER}.restart")
     return Kernels(step.step, restart.restart)
 
 
 def problem(device: torch.device) -> str:
-    """Reason not to use the kernels on a device; "" where they are used."""
+    """Return the reason not to use the kernels on a device, or ""."""
     if device.type != "cuda":
         return "no CUDA device"
     return "being tested" if _testing else _problem_on(device)
@@ -85,7 +111,7 @@ def _problem_on(device: torch.device) -> str:
 
 
 def works(device: torch.device, launch: Callable[[], object]) -> bool:
-    """True where a launch in this process succeeds; a failure is logged.
+    """Return whether a launch in this process succeeds, and log a failure.
 
     Raises:
         RuntimeError: It has left the device unusable for this process.
@@ -96,11 +122,13 @@ def works(device: torch.device, launch: Callable[[], object]) -> bool:
         torch.cuda.synchronize(device)
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # anything that a compiler, a driver or a kernel raises
+    # A compiler, a driver or a kernel may raise anything.
+    except Exception as error:
         found = self_tests.reason(error)
         try:
             self_tests.usable(str(device))
-        except self_tests.Unavailable:  # an illegal access leaves a process no way back to the device
+        # After an illegal access this process cannot use the device again.
+        except self_tests.Unavailable:
             raise RuntimeError(
                 f"MarineNavEnv: a step in Triton has left {device} unusable for this process: {found};"
                 " run again with device='cpu', and report it"
@@ -117,9 +145,10 @@ def _say_slower(device: torch.device, found: str) -> None:
 
 @contextmanager
 def left_out() -> Iterator[None]:
-    """Within this context new environments step by torch's operators."""
+    """Make new environments step by torch's operators inside this context."""
     global _testing
-    before, _testing = _testing, True
+    before = _testing
+    _testing = True
     try:
         yield
     finally:
@@ -127,7 +156,7 @@ def left_out() -> Iterator[None]:
 
 
 def _versions(device: torch.device) -> dict[str, str]:
-    """Versions of all that the result of the self-test depends on."""
+    """Return versions of everything that the result of the self-test depends on."""
     sources = sorted(Path(__file__).parent.rglob("*.py"))
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
     found = {"sources": digest, "torch": torch.__version__, "triton": str(machine.version("triton"))}

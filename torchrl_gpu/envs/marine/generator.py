@@ -1,7 +1,7 @@
-"""World generation by rejection sampling (starts, goals, vortex cores, obstacles), and the world pool on the device.
+"""World generation by rejection sampling, and the world pool on the device.
 
-Drawn by counter on the CPU in float64, with sums, products and square roots alone: a seed gives the same worlds on
-every machine.
+Starts, goals, vortex cores and obstacles are drawn by counter on the CPU in float64, with sums, products and square
+roots alone: a seed gives the same worlds on every machine.
 """
 
 from __future__ import annotations
@@ -20,29 +20,61 @@ from torchrl_gpu.envs.marine.levels import Level, Sizes
 from torchrl_gpu.envs.marine.sensors import Sight, object_mask, observation
 from torchrl_gpu.envs.marine.types import CORE_RADIUS, FAR, OBSTACLE_RADIUS, Craft, Scene, contiguous_copy
 
-DRAWS = 500  # candidates for each kind of object
-MOST_ROUNDS = 100  # worlds drawn for a place in the pool
-START_MARGIN, OBSTACLE_MARGIN = 2.0, 5.0  # m from the edge of the map
-MOST_RELATIVE_SPEED = 1.0  # m/s, of two like currents where they meet
-MOST_SHARE = 0.8  # of a core's own edge speed that an unlike neighbour may bring to it
-MAX_START_SPEED = 2.0  # m/s, v2
-_ROBOTS, _CORES, _OBSTACLES, _HEADINGS, _SPEEDS, _ROUNDS = (i << 20 for i in range(6))
+# Candidates for each kind of object in a world, and worlds for each place in the pool.
+DRAWS = 500
+MOST_ROUNDS = 100
+
+# Least distances from the edge of the map.
+START_MARGIN = 2.0  # m
+OBSTACLE_MARGIN = 5.0  # m
+
+# Largest relative speed of two like currents where they meet.
+MOST_RELATIVE_SPEED = 1.0  # m/s
+
+# Largest share of a core's own edge speed that an unlike neighbour may bring to it.
+MOST_SHARE = 0.8
+
+# Largest speed of a unicycle at its start.
+MAX_START_SPEED = 2.0  # m/s
+
+# First counters of the draws of each kind, far enough apart that no two kinds share a draw.
+_ROBOTS = 0 << 20
+_CORES = 1 << 20
+_OBSTACLES = 2 << 20
+_HEADINGS = 3 << 20
+_SPEEDS = 4 << 20
+_ROUNDS = 5 << 20
 
 
 @dataclass
 class Worlds:
-    """P worlds, float64; missing objects are `FAR` away, where cores have no circulation and robots no speed."""
+    """P worlds, in float64.
+
+    Missing objects are `FAR` away. Missing cores have no circulation, and missing robots no speed.
+
+    Attributes:
+        start: Starts of the robots.
+        goal: Goals of the robots.
+        heading: Headings at the start, in [0, 2π).
+        speed: v2: speeds through the water at the start.
+        core: Centres of the vortex cores.
+        circulation: Circulation over 2π, m²/s, (P, C); positive for a core that turns clockwise.
+        obstacle: Centres of the obstacles.
+        num_robots: Number of robots placed.
+        num_cores: Number of cores placed.
+        num_obstacles: Number of obstacles placed.
+    """
 
     start: Tensor  # (P, R, 2), metres
-    goal: Tensor  # likewise
-    heading: Tensor  # (P, R), radians in [0, 2π)
-    speed: Tensor  # (P, R), m/s through the water; v2
+    goal: Tensor  # (P, R, 2), metres
+    heading: Tensor  # (P, R), radians
+    speed: Tensor  # (P, R), m/s
     core: Tensor  # (P, C, 2), metres
-    circulation: Tensor  # (P, C), over 2π, m²/s; positive where it turns clockwise
+    circulation: Tensor
     obstacle: Tensor  # (P, M, 2), metres
     num_robots: Tensor  # (P,) int64
-    num_cores: Tensor
-    num_obstacles: Tensor
+    num_cores: Tensor  # (P,) int64
+    num_obstacles: Tensor  # (P,) int64
 
     def __len__(self) -> int:
         return len(self.start)
@@ -50,10 +82,13 @@ class Worlds:
 
 @lru_cache(maxsize=4)
 def generate(craft: Craft, levels: tuple[Level, ...], pool: int, seed: int, quirks: frozenset[str]) -> Worlds:
-    """Worlds of a curriculum, `pool` of each level, level after level; ValueError where a level has not room enough.
+    """Return the worlds of a curriculum, `pool` of each level, level after level.
 
-    Of the quirks, "fewer_objects" leaves worlds as they are for which `DRAWS` candidates did not suffice, instead of
-    drawing others; "touching_cores" lets unlike cores lie in each other.
+    Of the quirks, "fewer_objects" keeps worlds for which `DRAWS` candidates did not suffice, instead of drawing others,
+    and "touching_cores" lets unlike cores overlap.
+
+    Raises:
+        ValueError: The map has no room for a level.
     """
     number = torch.arange(len(levels) * pool, dtype=torch.int64, device="cpu")
     level = number // pool
@@ -69,12 +104,13 @@ def generate(craft: Craft, levels: tuple[Level, ...], pool: int, seed: int, quir
         fresh = _draw(craft, levels, level[short], again, quirks)
         for field in fields(Worlds):
             getattr(worlds, field.name)[short] = getattr(fresh, field.name)
-    if len(short := _short(worlds, levels, level)):
+    short = _short(worlds, levels, level)
+    if len(short):
         wanted = levels[int(level[short[0]])]
         raise ValueError(
-            f"MarineNavEnv: want levels that fit a map of {craft.side:g} m; got {wanted.robots} robots, {wanted.cores}"
-            f" cores and {wanted.obstacles} obstacles with goals {wanted.min_distance:g} m off or more, for which"
-            f" {MOST_ROUNDS} trials found no room"
+            f"MarineNavEnv: {MOST_ROUNDS} trials found no room on a map of {craft.side:g} m for {wanted.robots} robots,"
+            f" {wanted.cores} cores and {wanted.obstacles} obstacles with goals at least {wanted.min_distance:g} m from"
+            " their starts: lower one of these numbers"
         )
     return worlds
 
@@ -89,8 +125,9 @@ def _wanted(levels: tuple[Level, ...]) -> Tensor:
 
 
 def _draw(craft: Craft, levels: tuple[Level, ...], level: Tensor, key: Tensor, quirks: frozenset[str]) -> Worlds:
-    """One world for each key (P,), of the level (P,)."""
-    sizes, wanted = Sizes.of(levels), _wanted(levels)[level]
+    """Draw one world of the level (P,) for each key (P,)."""
+    sizes = Sizes.of(levels)
+    wanted = _wanted(levels)[level]
     least = torch.tensor([each.min_distance for each in levels], dtype=torch.float64, device="cpu")[level]
     start, goal, robots = _place_robots(craft, key, wanted[:, 0], least, sizes.robots)
     core, circulation, cores = _place_cores(craft, key, wanted[:, 1], sizes.cores, start, goal, quirks)
@@ -98,19 +135,33 @@ def _draw(craft: Craft, levels: tuple[Level, ...], level: Tensor, key: Tensor, q
     heading = _uniform(key, _HEADINGS, sizes.robots) * (2 * math.pi)
     speed = _uniform(key, _SPEEDS, sizes.robots) * MAX_START_SPEED
     there = torch.arange(sizes.robots, dtype=torch.int64, device="cpu") < robots[:, None]
-    return Worlds(start, goal, heading, speed * there, core, circulation, obstacle, robots, cores, obstacles)
+    return Worlds(
+        start=start,
+        goal=goal,
+        heading=heading,
+        speed=speed * there,
+        core=core,
+        circulation=circulation,
+        obstacle=obstacle,
+        num_robots=robots,
+        num_cores=cores,
+        num_obstacles=obstacles,
+    )
 
 
 def _place_robots(craft: Craft, key: Tensor, wanted: Tensor, least: Tensor, most: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Starts and goals (P, R, 2), and the number of robots placed (P,)."""
-    start, goal = _nowhere(key, most), _nowhere(key, most)
+    """Return starts and goals (P, R, 2), and the number of robots placed (P,)."""
+    start = _nowhere(key, most)
+    goal = _nowhere(key, most)
 
     def candidate(world: Tensor, attempt: int) -> tuple[Tensor, ...]:
         drawn = START_MARGIN + (craft.side - 2 * START_MARGIN) * _uniform(key[world], _ROBOTS + 4 * attempt, 4)
-        begin, end = drawn[:, None, :2], drawn[:, None, 2:]
-        far = _distance(begin, end).squeeze(1) >= least[world]
-        clear = [_distance(a, b).amin(1) > craft.clear_radius for a, b in ((start[world], begin), (goal[world], end))]
-        return far & clear[0] & clear[1], begin.squeeze(1), end.squeeze(1)
+        begin = drawn[:, None, :2]
+        end = drawn[:, None, 2:]
+        is_far = _distance(begin, end).squeeze(1) >= least[world]
+        start_is_clear = _distance(start[world], begin).amin(1) > craft.clear_radius
+        goal_is_clear = _distance(goal[world], end).amin(1) > craft.clear_radius
+        return is_far & start_is_clear & goal_is_clear, begin.squeeze(1), end.squeeze(1)
 
     return start, goal, _fill(wanted, candidate, (start, goal))
 
@@ -118,8 +169,9 @@ def _place_robots(craft: Craft, key: Tensor, wanted: Tensor, least: Tensor, most
 def _place_cores(
     craft: Craft, key: Tensor, wanted: Tensor, most: int, start: Tensor, goal: Tensor, quirks: frozenset[str]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Positions (P, C, 2) and circulations (P, C), and the number of cores placed (P,)."""
-    core, circulation = _nowhere(key, most), torch.zeros(len(key), most, dtype=torch.float64, device="cpu")
+    """Return positions (P, C, 2), circulations (P, C) and number (P,) of cores placed."""
+    core = _nowhere(key, most)
+    circulation = torch.zeros(len(key), most, dtype=torch.float64, device="cpu")
     slow, fast = craft.edge_speed
 
     def candidate(world: Tensor, attempt: int) -> tuple[Tensor, ...]:
@@ -137,7 +189,7 @@ def _place_cores(
 
 
 def _may_neighbour(apart: Tensor, first: Tensor, second: Tensor, touching: bool) -> Tensor:
-    """Mask of the pairs of cores that may lie so far apart, (W, C) bool.
+    """Return the pairs of cores that may lie this far apart, (W, C) bool.
 
     Where like cores meet, their currents run against each other: neither may be faster there than allowed. Of unlike
     cores, the stronger may bring no more than a share of the weaker one's own edge speed to its edge, unless they may
@@ -154,7 +206,7 @@ def _may_neighbour(apart: Tensor, first: Tensor, second: Tensor, touching: bool)
 def _place_obstacles(
     craft: Craft, key: Tensor, wanted: Tensor, most: int, start: Tensor, goal: Tensor, core: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Positions (P, M, 2), and the number of obstacles placed (P,)."""
+    """Return positions (P, M, 2), and the number of obstacles placed (P,)."""
     obstacle = _nowhere(key, most)
 
     def candidate(world: Tensor, attempt: int) -> tuple[Tensor, ...]:
@@ -169,10 +221,14 @@ def _place_obstacles(
 
 
 def _fill(wanted: Tensor, candidate: Callable[[Tensor, int], tuple[Tensor, ...]], into: tuple[Tensor, ...]) -> Tensor:
-    """Fills worlds with candidates, one for each unfinished world at a time, until each is complete or given up.
+    """Fill worlds with candidates until each is complete or given up.
 
-    `candidate` gives for worlds (W,) and the number of the attempt whether each fits, (W,) bool, and its values,
-    (W, …); those that fit go `into` (P, most, …). Returns the number of objects of each world, (P,) int64.
+    Every attempt draws one candidate for each unfinished world. `candidate` takes the worlds (W,) and the number of the
+    attempt, and returns whether each candidate fits, (W,) bool, and its values, (W, …). Those that fit go `into`
+    (P, most, …).
+
+    Returns:
+        The number of objects of each world, (P,) int64.
     """
     count = torch.zeros_like(wanted)
     world = (wanted > 0).nonzero().squeeze(1)
@@ -189,7 +245,10 @@ def _fill(wanted: Tensor, candidate: Callable[[Tensor, int], tuple[Tensor, ...]]
 
 
 def _clear_of_robots(place: Tensor, start: Tensor, goal: Tensor, radius: float) -> Tensor:
-    """True where a position (W, 1, 2) is further than `radius` from every start and goal (W, R, 2); (W,) bool."""
+    """Return whether a position (W, 1, 2) is clear of starts and goals (W, R, 2).
+
+    It is if it is further than `radius` from all of them. The result is (W,) bool.
+    """
     return (_distance(torch.cat((start, goal), 1), place) > radius).all(1)
 
 
@@ -203,7 +262,10 @@ def _nowhere(key: Tensor, most: int) -> Tensor:
 
 
 def _uniform(key: Tensor, place: int, count: int) -> Tensor:
-    """Uniform random numbers in [0, 1) from counter `place` on of the keys `key` (W,): float64 (W, count)."""
+    """Draw uniform numbers in [0, 1), float64 (W, count), from counter `place` on.
+
+    `key` (W,) names the streams.
+    """
     counter = torch.arange(place, place + count, dtype=torch.int64, device="cpu")
     return draw_bits(key[:, None], counter).double() * 2.0**-32
 
@@ -212,8 +274,11 @@ def _uniform(key: Tensor, place: int, count: int) -> Tensor:
 
 
 @dataclass
-class Begun:
-    """Worlds before their first step; shapes as in `MarineState`."""
+class FirstState:
+    """Worlds before their first step.
+
+    Shapes are as in `MarineState`.
+    """
 
     scene: Tensor
     motion: Tensor
@@ -224,10 +289,13 @@ class Begun:
 
 
 class Pool:
-    """World pool of P worlds, one behind the other in memory: to fetch one is to copy a few runs of numbers.
+    """Pool of P worlds on the device.
 
-    They have the dtype and device of `like`. `look` returns sensor readings from motion, scene, and a mask of 0 and 1
-    of the robots that exist; with `still_start` the first velocity leaves the current out.
+    A world's numbers lie side by side in memory, so that fetching one copies a few long runs. Tensors of a state have
+    the environments last, and fetching from those would gather single numbers.
+
+    The pool has the dtype and device of `like`. `look` returns sensor readings from motion, scene, and a mask of 0 and
+    1 of the robots that exist. With `still_start` the first velocity leaves the current out.
     """
 
     def __init__(
@@ -239,48 +307,58 @@ class Pool:
         still_start: bool,
     ) -> None:
         scene = _scene(worlds, like)
-        start = _last(worlds.start, (2, 1, 0), like), _last(worlds.heading, (1, 0), like)
-        motion = model.start(*start, _last(worlds.speed, (1, 0), like), scene, still_start)
+        place = _last(worlds.start, (2, 1, 0), like)
+        heading = _last(worlds.heading, (1, 0), like)
+        speed = _last(worlds.speed, (1, 0), like)
+        motion = model.start(place, heading, speed, scene, still_start)
         numbers = torch.arange(motion.shape[1], device=like.device, dtype=torch.int64)
         exists = numbers[:, None] < worlds.num_robots.to(like.device)
         there = exists.to(like.dtype)
         sight = look(motion, scene, there)
-        scene_rows, motion_rows = scene.joined(), motion.flatten(0, 1)
-        self._shape, self._lengths = motion.shape[:2], (len(scene_rows), len(motion_rows), len(exists))
+        scene_rows = scene.join()
+        motion_rows = motion.flatten(0, 1)
+        self._shape = motion.shape[:2]
+        self._lengths = (len(scene_rows), len(motion_rows), len(exists))
         self._numbers = torch.cat((scene_rows, motion_rows, sight.clearance)).t().contiguous()  # (P, …)
         self._exists = exists.t().contiguous()  # (P, R)
-        self._observation, self._object_mask = observation(sight), object_mask(sight)
+        self._observation = observation(sight)
+        self._object_mask = object_mask(sight)
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Numbers (P, L) of the worlds, robots (P, R), observations (P, R, F), masks (P, R, num_seen).
+        """Numbers (P, L), robots (P, R), observations (P, R, F), masks (P, R, num_seen).
 
         The L numbers of a world are the rows of its scene, those of its motion, and the clearances of its robots.
         """
         return self._numbers, self._exists, self._observation, self._object_mask
 
-    def begin(self, world: Tensor) -> Begun:
-        """Worlds by their numbers, int64 (N,)."""
+    def begin(self, world: Tensor) -> FirstState:
+        """Fetch worlds by their numbers, int64 (N,)."""
         rows = contiguous_copy(self._numbers.index_select(0, world).t())
         scene, motion, clearance = rows.split(self._lengths)
-        return Begun(
-            scene,
-            motion.view(*self._shape, len(world)),
-            clearance,
-            self._exists.index_select(0, world).t().contiguous(),
-            self._observation.index_select(0, world),
-            self._object_mask.index_select(0, world),
+        exists = self._exists.index_select(0, world).t().contiguous()
+        return FirstState(
+            scene=scene,
+            motion=motion.view(*self._shape, len(world)),
+            clearance=clearance,
+            exists=exists,
+            observation=self._observation.index_select(0, world),
+            object_mask=self._object_mask.index_select(0, world),
         )
 
 
 def _scene(worlds: Worlds, like: Tensor) -> Scene:
+    goal = _last(worlds.goal, (2, 1, 0), like)
+    core = _last(worlds.core, (2, 1, 0), like)
+    circulation = _last(worlds.circulation, (1, 0), like)
     obstacle = _last(worlds.obstacle, (2, 1, 0), like)
+    radius = torch.full_like(obstacle[0], OBSTACLE_RADIUS)
     return Scene(
-        goal=_last(worlds.goal, (2, 1, 0), like),
-        core=_last(worlds.core, (2, 1, 0), like).unsqueeze(2),
-        circulation=_last(worlds.circulation, (1, 0), like).unsqueeze(1),
+        goal=goal,
+        core=core.unsqueeze(2),
+        circulation=circulation.unsqueeze(1),
         obstacle=obstacle,
-        obstacle_radius=torch.full_like(obstacle[0], OBSTACLE_RADIUS),
+        obstacle_radius=radius,
     )
 
 

@@ -1,4 +1,7 @@
-"""Overlays on a world seen from above: detection ranges, next actions and action values of its robots."""
+"""Overlays on a world seen from above.
+
+They show the detection ranges, next actions and action values of robots.
+"""
 
 from __future__ import annotations
 
@@ -14,28 +17,42 @@ from torchrl_gpu.envs.marine.types import CRAFTS
 from torchrl_gpu.envs.marine.viewer import HULLS, SAND, Chart, Snapshot, draw, robot_colors
 from torchrl_gpu.envs.packing.render.legend import FAINT, Legend, heat, rectangle, shares_of
 
-FASTER, SAME_SPEED, SLOWER = "#1d8a4a", "#2b333d", "#d0342c"
-HORIZON_S, LEAST_SPEED = 3.0, 0.8  # of an arrow; m/s, so that there is one where a robot stands still
-BAR = 3.5  # m, of a full command of a thruster
+FASTER = "#1d8a4a"
+SAME_SPEED = "#2b333d"
+SLOWER = "#d0342c"
+
+# An arrow shows this much time, at no less than this speed: a robot that stands still has an arrow, too.
+HORIZON_S = 3.0
+LEAST_SPEED = 0.8  # m/s
+
+# Length of the bar of a full thruster command.
+BAR = 3.5  # m
 
 
 class Choice(NamedTuple):
-    """Next actions of the robots of one world."""
+    """Next actions of the robots of one world.
 
-    action: np.ndarray  # (R,) int, or (R, 2) float: commands of both thrusters
-    active: np.ndarray  # (R,) bool, robots that act
-    speed: np.ndarray  # (R,), over ground, m/s
+    Attributes:
+        action: Discrete actions, (R,) int, or commands of both thrusters, (R, 2) float.
+        active: Robots that act.
+        speed: Speeds over ground.
+    """
+
+    action: np.ndarray
+    active: np.ndarray  # (R,) bool
+    speed: np.ndarray  # (R,), m/s
 
 
 def draw_range(
     world: Snapshot, trail: np.ndarray, active: np.ndarray, clearance: np.ndarray, width: int, height: int
 ) -> np.ndarray:
-    """Overlay of the robots' detection ranges and their distances to the nearest detected object, (H, W, 3) uint8.
+    """Draw the robots' detection ranges and their clearances, (H, W, 3) uint8.
 
     Robots that are `active` (R,) bool detect; `clearance` (R,) is metres from the hull, the range where there is
     nothing. Trails are those of `viewer.draw`.
     """
-    sheet, craft = _Sheet(world, trail, width, height, "detection"), CRAFTS[world.version]
+    sheet = _Sheet(world, trail, width, height, "detection")
+    craft = CRAFTS[world.version]
     for i in np.flatnonzero(active).tolist():
         sheet.ring(world.place[i], craft.sight, sheet.colors[i], 1)
     for i in np.flatnonzero(active).tolist():
@@ -52,7 +69,10 @@ def draw_range(
 
 
 def draw_actions(world: Snapshot, trail: np.ndarray, choice: Choice, width: int, height: int) -> np.ndarray:
-    """Overlay of the robots' next actions, (H, W, 3) uint8: arrows of unicycles, bars of thrusters."""
+    """Draw the robots' next actions, (H, W, 3) uint8.
+
+    Unicycles have arrows, and thrusters have bars.
+    """
     sheet = _Sheet(world, trail, width, height, "next actions")
     sheet.act(choice)
     sheet.explain()
@@ -62,7 +82,7 @@ def draw_actions(world: Snapshot, trail: np.ndarray, choice: Choice, width: int,
 def draw_values(
     world: Snapshot, trail: np.ndarray, choice: Choice, values: np.ndarray, width: int, height: int
 ) -> np.ndarray:
-    """Overlay of next actions, with a table of each robot's action values, (R, A), beside it."""
+    """Draw the next actions, and a table of each robot's action values (R, A)."""
     sheet = _Sheet(world, trail, width, height, "Q of actions")
     sheet.act(choice)
     rows, columns = ("faster, slower", "left, right") if world.version == "v2" else ("left thruster", "right one")
@@ -75,12 +95,12 @@ def draw_values(
         return sheet.finish()
     room = (height - sheet.legend.y) // len(robots)
     for i in robots:
-        sheet.table(i, *_laid_out(values[i], int(choice.action[i]), world.version), room)
+        sheet.table(i, *_lay_out(values[i], int(choice.action[i]), world.version), room)
     return sheet.finish()
 
 
-def _laid_out(values: np.ndarray, action: int, version: str) -> tuple[np.ndarray, tuple[int, int]]:
-    """Table of a robot's action values, and the row and column of its action.
+def _lay_out(values: np.ndarray, action: int, version: str) -> tuple[np.ndarray, tuple[int, int]]:
+    """Return the table of a robot's action values, and the place of its action in it.
 
     v2: rows faster, steady, slower; columns left, ahead, right. v3: from full ahead to full astern, rows of the left
     thruster and columns of the right one.
@@ -94,10 +114,13 @@ def _laid_out(values: np.ndarray, action: int, version: str) -> tuple[np.ndarray
 class _Sheet:
     def __init__(self, world: Snapshot, trail: np.ndarray, width: int, height: int, title: str) -> None:
         side = max(16, min(height, round(0.7 * width)))
-        self.world, self.chart = world, Chart(world.version, world.side, side, side)
-        self.image, self.top = Image.new("RGB", (width, height), SAND), (height - side) // 2
+        self.world = world
+        self.chart = Chart(world.version, world.side, side, side)
+        self.image = Image.new("RGB", (width, height), SAND)
+        self.top = (height - side) // 2
         self.map = Image.fromarray(draw(world, trail, width=side, height=side))
-        self.pen = ImageDraw.Draw(self.map)  # rings end at its edge
+        # The pen draws on the map alone, so that rings end at its edge.
+        self.pen = ImageDraw.Draw(self.map)
         self.colors = robot_colors(len(world.place))
         size = max(7, round(min(height / 26, width / 40)))
         self.legend = Legend(self.image, side + size // 2, size, width - size // 2, size)
@@ -105,8 +128,9 @@ class _Sheet:
         self.legend.gap(0.3)
 
     def ring(self, place: np.ndarray, radius: float, color: str, width: int) -> None:
-        """Draws a circle; position and radius in metres."""
-        (x, y), size = self.chart.pixels(place[None])[0], radius * self.chart.scale
+        """Draw a circle, with position and radius in metres."""
+        x, y = self.chart.pixels(place[None])[0]
+        size = radius * self.chart.scale
         self.pen.ellipse((x - size, y - size, x + size, y + size), outline=color, width=width)
 
     def act(self, choice: Choice) -> None:
@@ -131,10 +155,13 @@ class _Sheet:
         self.legend.swatch(SLOWER, "slower" if v2 else "more astern")
 
     def table(self, robot: int, values: np.ndarray, place: tuple[int, int], room: int) -> None:
-        """Draws a robot's action values, the chosen one framed."""
-        legend, side, pen = self.legend, len(values), self.legend.pen
+        """Draw a robot's action values, the chosen one framed."""
+        legend = self.legend
+        pen = legend.pen
+        side = len(values)
         cell = max(2, min((legend.right - legend.left) // (side + 5), (room - 4) // side))
-        left, top = legend.left + legend.size, legend.y
+        left = legend.left + legend.size
+        top = legend.y
         rectangle(pen, (legend.left, top, legend.left + legend.size // 2, top + side * cell), fill=self.colors[robot])
         shares, _, high = shares_of(values)
         tile = Image.fromarray(heat(shares)).resize((side * cell, side * cell), Image.Resampling.NEAREST)
@@ -153,16 +180,20 @@ class _Sheet:
         return np.asarray(self.image)
 
     def _arrow(self, robot: int, action: int, speed: float) -> None:
-        """Draws the path of a unicycle that keeps its action for `HORIZON_S`, in still water."""
-        push, turn = action // 3 - 1, action % 3 - 1
-        place, heading = self.world.place[robot].copy(), float(self.world.heading[robot])
-        way, step = [place.copy()], HORIZON_S / 12
+        """Draw the path of a unicycle that keeps its action, in still water."""
+        push = action // 3 - 1
+        turn = action % 3 - 1
+        place = self.world.place[robot].copy()
+        heading = float(self.world.heading[robot])
+        way = [place.copy()]
+        step = HORIZON_S / 12
         for _ in range(12):
             speed = min(max(speed + push * ACCELERATION * step, LEAST_SPEED), MAX_SPEED)
             heading += turn * TURN * step
             place += speed * step * _axes(heading)[0]
             way.append(place.copy())
-        color, width = (SLOWER, SAME_SPEED, FASTER)[push + 1], max(2, self.chart.length(0.35))
+        color = (SLOWER, SAME_SPEED, FASTER)[push + 1]
+        width = max(2, self.chart.length(0.35))
         self.pen.line(self.chart.pixels(np.stack(way)), fill=color, width=width, joint="curve")
         self._head(way[-1], heading, color)
 
@@ -172,8 +203,12 @@ class _Sheet:
         self.pen.polygon(self.chart.pixels(corners), fill=color)
 
     def _thrusters(self, robot: int, levels: Sequence[float]) -> None:
-        """Draws a bar ahead or astern of each side's middle; yaw is clockwise, so that the left side is that of −y."""
-        heading, (_, beam) = float(self.world.heading[robot]), HULLS[self.world.version]
+        """Draw a bar ahead or astern of the middle of each side.
+
+        Yaw is clockwise, so the left side is that of −y.
+        """
+        heading = float(self.world.heading[robot])
+        _, beam = HULLS[self.world.version]
         ahead, right = _axes(heading)
         for sign, level in zip((-1, 1), levels, strict=True):
             begin = self.world.place[robot] + sign * (0.5 * beam + 0.5) * right
@@ -185,6 +220,6 @@ class _Sheet:
 
 
 def _axes(heading: float) -> tuple[np.ndarray, np.ndarray]:
-    """Unit vectors ahead and aside, a quarter turn from x to y further."""
+    """Return the unit vectors ahead, and aside: a quarter turn from x to y."""
     cos, sin = math.cos(heading), math.sin(heading)
     return np.array([cos, sin]), np.array([-sin, cos])

@@ -16,8 +16,13 @@ from torchrl_gpu.envs.marine.viewer import HULLS, Snapshot, draw, snapshot
 from torchrl_gpu.envs.packing.render.palette import item_colors
 from torchrl_gpu.envs.viewable import Decision, Overlay, Shape
 
-_FRAME, _OBSTACLE, _CRASH = (0.55, 0.59, 0.65, 1.0), (0.37, 0.42, 0.47, 1.0), (0.82, 0.2, 0.17, 1.0)
-_MOST_TRAILS = 64  # kept, of the worlds that were asked for last
+# Colours RGBA, in [0, 1].
+_FRAME = (0.55, 0.59, 0.65, 1.0)
+_OBSTACLE = (0.37, 0.42, 0.47, 1.0)
+_CRASH = (0.82, 0.2, 0.17, 1.0)
+
+# Trails are kept of this many worlds, those that were drawn last.
+_MOST_TRAILS = 64
 
 
 class ViewableMarine:
@@ -42,10 +47,11 @@ class ViewableMarine:
         `collided`, numbers of robots.
         """
         s = self.env.state
+        mean_return = s.score.sum(0) / s.exists.sum(0).clamp_min(1)
         return {
             "step": s.step_count,
             "episode": s.episode,
-            "return": s.score.sum(0) / s.exists.sum(0).clamp_min(1),
+            "return": mean_return,
             "level": s.level,
             "active": s.active.sum(0),
             "arrived": s.arrived.sum(0),
@@ -56,16 +62,21 @@ class ViewableMarine:
         return np.stack([draw(*self._seen(each), width=width, height=height) for each in index])
 
     def shapes(self, index: int) -> list[Shape]:
-        """Shapes of the map's edges, of obstacles, then of each robot that exists with its goal; reads the device."""
+        """Return the shapes of one world.
+
+        They are the map's edges, the obstacles, then each robot that exists with its goal. Reads the device.
+        """
         world = snapshot(self.env, index)
-        found = [Shape("outline", (world.side / 2, world.side / 2, 0.0), (world.side, world.side, 0.0), _FRAME)]
+        middle = (world.side / 2, world.side / 2, 0.0)
+        found = [Shape("outline", middle, (world.side, world.side, 0.0), _FRAME)]
         for x, y, radius in world.obstacle.tolist():
             found.append(Shape("cylinder", (x, y, 0.5), (2 * radius, 2 * radius, 1.0), _OBSTACLE))
         colors = item_colors(torch.arange(len(world.place), dtype=torch.int64, device="cpu")).tolist()
         for i in np.flatnonzero(world.exists).tolist():
             around = 2 * GOAL_RADIUS
             found.append(Shape("cylinder", (*world.goal[i].tolist(), 0.0), (around, around, 0.05), (*colors[i], 0.5)))
-            color, half = (_CRASH if world.collided[i] else (*colors[i], 1.0)), world.heading[i] / 2
+            color = _CRASH if world.collided[i] else (*colors[i], 1.0)
+            half = world.heading[i] / 2
             turn = (float(np.cos(half)), 0.0, 0.0, float(np.sin(half)))
             length, width = HULLS[world.version]
             found.append(Shape("cuboid", (*world.place[i].tolist(), 0.25), (length, width, 0.5), color, turn))
@@ -73,9 +84,11 @@ class ViewableMarine:
 
     @property
     def overlays(self) -> Mapping[str, Overlay]:
-        """Overlays of detection, of next actions, and, where actions are discrete, of their values."""
+        """Overlays of detection and next actions, and of the values of discrete actions."""
         found = {"range": Overlay("Detection", "env"), "action": Overlay("Next actions", "action")}
-        return found | ({"q": Overlay("Q of actions", "values")} if self.env.num_actions else {})
+        if self.env.num_actions:
+            found["q"] = Overlay("Q of actions", "values")
+        return found
 
     def observation(self, index: int) -> TensorDictBase:
         return self.env.observation(index)
@@ -98,18 +111,20 @@ class ViewableMarine:
         return draw_values(world, trail, choice, values, width, height)
 
     def _seen(self, index: int) -> tuple[Snapshot, np.ndarray]:
-        world, episode = snapshot(self.env, index), int(self.env.state.episode[index])
-        begun, trail = self._trails.pop(index, (episode, []))
-        if begun != episode:
+        world = snapshot(self.env, index)
+        episode = int(self.env.state.episode[index])
+        trail_episode, trail = self._trails.pop(index, (episode, []))
+        if trail_episode != episode:
             trail = []
         if not trail or not np.array_equal(trail[-1], world.place):
             trail.append(world.place)
         self._trails[index] = episode, trail
         if len(self._trails) > _MOST_TRAILS:
-            self._trails.pop(next(iter(self._trails)))  # the one that was not asked for the longest
+            # The first entry is the trail that has not been drawn for the longest time.
+            self._trails.pop(next(iter(self._trails)))
         return world, np.stack(trail)
 
 
 def viewable(env: MarineNavEnv) -> ViewableMarine:
-    """The function that `torchrl_gpu.envs.viewable` calls."""
+    """Return the `Viewable` of an environment, for `torchrl_gpu.envs.viewable`."""
     return ViewableMarine(env)

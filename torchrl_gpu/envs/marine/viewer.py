@@ -1,6 +1,7 @@
-"""Pictures of a world seen from above: water, obstacles, robots with their goals and trails.
+"""Pictures of a world seen from above.
 
-Drawn on the host: a picture is small, and what is in it is a few hundred numbers.
+They show water, obstacles, and robots with their goals and trails. They are drawn on the host, since a picture is small
+and made from a few hundred numbers.
 """
 
 from __future__ import annotations
@@ -25,12 +26,29 @@ from torchrl_gpu.envs.pictures import save_gif, save_png
 __all__ = ["Snapshot", "draw", "film", "render", "save_gif", "save_png", "snapshot"]
 
 SUPERSAMPLE = 2
-MARGIN = 1.5  # m around the map
-CALM, FAST = np.array([236.0, 242.0, 247.0]), np.array([120.0, 170.0, 210.0])  # sRGB of still and of quick water
-FAST_SPEED = 3.0  # m/s that `FAST` stands for
-SAND, FRAME, STREAK, OBSTACLE, EDGE, CRASH = "#f3f4f6", "#8b97a5", "#ffffff", "#5f6b78", "#26303b", "#d0342c"
-STREAK_SPACING, STREAK_POINTS, STREAK_STEP = 2.5, 12, 0.16  # m, points of a line, m
-HULLS = {"v2": (1.6, 1.0), "v3": (5.0, 2.5)}  # m; that of v2 is drawn larger than it is
+
+# Width of the border around the map.
+MARGIN = 1.5  # m
+
+# Colours (sRGB) of still water, and of water at `FAST_SPEED`.
+CALM = np.array([236.0, 242.0, 247.0])
+FAST = np.array([120.0, 170.0, 210.0])
+FAST_SPEED = 3.0  # m/s
+
+SAND = "#f3f4f6"
+FRAME = "#8b97a5"
+STREAK = "#ffffff"
+OBSTACLE = "#5f6b78"
+EDGE = "#26303b"
+CRASH = "#d0342c"
+
+# Streaks along the flow: distance between two of them, points of each, and distance between points.
+STREAK_SPACING = 2.5  # m
+STREAK_POINTS = 12
+STREAK_STEP = 0.16  # m
+
+# Length and width of a hull as it is drawn, metres. That of v2 is larger than in the dynamics.
+HULLS = {"v2": (1.6, 1.0), "v3": (5.0, 2.5)}
 TRAIL_WIDTH = 0.22  # m
 
 Polygon = list[tuple[float, float]]
@@ -38,32 +56,54 @@ Polygon = list[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One world at one moment, on the host."""
+    """One world at one moment, on the host.
 
-    version: str  # "v2" or "v3"
-    side: float  # of the map, metres
+    Attributes:
+        version: "v2" or "v3".
+        side: Side of the map.
+        place: Positions of the robots.
+        heading: Headings of the robots.
+        goal: Goals of the robots.
+        exists: Robots that the world has.
+        arrived: Robots that have reached their goals.
+        collided: Robots that have met something.
+        core: Place and circulation over 2π of each core.
+        obstacle: Place and radius of each obstacle.
+    """
+
+    version: str
+    side: float  # metres
     place: np.ndarray  # (R, 2), metres
     heading: np.ndarray  # (R,), radians
     goal: np.ndarray  # (R, 2), metres
     exists: np.ndarray  # (R,) bool
-    arrived: np.ndarray  # likewise
-    collided: np.ndarray  # likewise
-    core: np.ndarray  # (C, 3): place, and circulation over 2π
-    obstacle: np.ndarray  # (M, 3): place and radius
+    arrived: np.ndarray  # (R,) bool
+    collided: np.ndarray  # (R,) bool
+    core: np.ndarray  # (C, 3)
+    obstacle: np.ndarray  # (M, 3), metres
 
 
 def snapshot(env: MarineNavEnv, index: int) -> Snapshot:
-    """Snapshot of the world of one environment; reads the device."""
-    s, scene = env.state, env.scene
+    """Take a snapshot of the world of one environment.
+
+    Reads the device.
+    """
+    s = env.state
+    scene = env.scene
     cores = torch.cat((scene.core[:, :, 0, index], scene.circulation[None, :, 0, index]))
     obstacles = torch.cat((scene.obstacle[..., index], scene.obstacle_radius[None, :, index]))
-    exists, arrived, collided = (part[:, index].cpu().numpy() for part in (s.exists, s.arrived, s.collided))
+    exists = s.exists[:, index].cpu().numpy()
+    arrived = s.arrived[:, index].cpu().numpy()
+    collided = s.collided[:, index].cpu().numpy()
+    place = _host(s.motion[PLACE, :, index].t())
+    heading = _host(s.motion[HEADING, :, index])
+    goal = _host(scene.goal[..., index].t())
     return Snapshot(
         version=env.version,
         side=env.craft.side,
-        place=_host(s.motion[PLACE, :, index].t()),
-        heading=_host(s.motion[HEADING, :, index]),
-        goal=_host(scene.goal[..., index].t()),
+        place=place,
+        heading=heading,
+        goal=goal,
         exists=exists,
         arrived=arrived,
         collided=collided,
@@ -73,9 +113,13 @@ def snapshot(env: MarineNavEnv, index: int) -> Snapshot:
 
 
 def render(env: MarineNavEnv, index: int | Sequence[int] = 0, *, width: int = 640, height: int = 640) -> Tensor:
-    """Current picture of the world of one environment, (H, W, 3), or of several, (B, H, W, 3); uint8 on the CPU."""
+    """Draw the world of one environment, (H, W, 3), or of several, (B, H, W, 3).
+
+    Pictures are uint8, RGB, on the CPU.
+    """
     several = [index] if isinstance(index, int) else index
-    pictures = torch.from_numpy(np.stack([draw(snapshot(env, i), width=width, height=height) for i in several]))
+    drawn = [draw(snapshot(env, i), width=width, height=height) for i in several]
+    pictures = torch.from_numpy(np.stack(drawn))
     return pictures[0] if isinstance(index, int) else pictures
 
 
@@ -88,9 +132,10 @@ def film(
     width: int = 480,
     height: int = 480,
 ) -> Tensor:
-    """Frames (T, H, W, 3) uint8, on the CPU, of one episode of a policy, one for each step with the trails up to it.
+    """Draw one episode of a policy, with the trails, as frames (T, H, W, 3) uint8.
 
-    The environment is reset and played until the episode of `index` is over, or for `steps` steps.
+    Frames are on the CPU, one for the start and one for each step. The environment is reset and played until the
+    episode of `index` is over, or for `steps` steps.
     """
     current = env.reset()
     seen = [snapshot(env, index)]
@@ -105,7 +150,10 @@ def film(
 
 
 def draw(world: Snapshot, trail: np.ndarray | None = None, *, width: int = 640, height: int = 640) -> np.ndarray:
-    """Picture of one world, with the trails of positions (T, R, 2) of its robots; uint8 (H, W, 3), RGB."""
+    """Draw one world, with trails through the positions (T, R, 2) of its robots.
+
+    The picture is uint8 (H, W, 3), RGB.
+    """
     chart = Chart(world.version, world.side, width * SUPERSAMPLE, height * SUPERSAMPLE)
     image = _water(chart, world.core.tobytes()).copy()
     pen = ImageDraw.Draw(image)
@@ -126,7 +174,10 @@ def draw(world: Snapshot, trail: np.ndarray | None = None, *, width: int = 640, 
 
 @dataclass(frozen=True)
 class Chart:
-    """Mapping from metres to pixels. North is up: x in v3, whose yaw is clockwise, and y in v2."""
+    """Mapping from metres to pixels.
+
+    North is up: it is x in v3, whose yaw is clockwise, and y in v2.
+    """
 
     version: str
     side: float
@@ -139,7 +190,7 @@ class Chart:
         return min(self.width, self.height) / (self.side + 2 * MARGIN)
 
     def pixels(self, place: np.ndarray) -> Polygon:
-        """Pixel coordinates of positions (K, 2)."""
+        """Return the pixel coordinates of positions (K, 2)."""
         east, north = (place[:, 1], place[:, 0]) if self.version == "v3" else (place[:, 0], place[:, 1])
         middle = self.side / 2
         x = self.width / 2 + (east - middle) * self.scale
@@ -147,18 +198,22 @@ class Chart:
         return list(zip(x.tolist(), y.tolist(), strict=True))
 
     def length(self, metres: float) -> int:
-        """Length in whole pixels, at least one."""
+        """Return a length in whole pixels, at least one."""
         return max(1, round(metres * self.scale))
 
 
 @lru_cache(maxsize=16)
 def _water(chart: Chart, cores: bytes) -> Image.Image:
-    """Map with its currents: the bluer, the quicker, and streaks along the flow. Cached, since frames share it."""
+    """Draw the map with its currents.
+
+    Faster water is bluer, and streaks follow the flow. Cached, since frames share it.
+    """
     core = np.frombuffer(cores).reshape(-1, 3)
     image = Image.new("RGB", (chart.width, chart.height), SAND)
     cells = 160
     axis = (np.arange(cells) + 0.5) * chart.side / cells
-    speed = np.linalg.norm(_flow(core, np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)), axis=1)
+    middles = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
+    speed = np.linalg.norm(_flow(core, middles), axis=1)
     share = np.clip(speed / FAST_SPEED, 0, 1).reshape(cells, cells, 1) ** 0.7
     grid = (CALM + (FAST - CALM) * share).astype(np.uint8)
     grid = grid[::-1] if chart.version == "v3" else grid.transpose(1, 0, 2)[::-1]
@@ -180,7 +235,10 @@ def _water(chart: Chart, cores: bytes) -> Image.Image:
 
 
 def _streaks(core: np.ndarray, side: float) -> np.ndarray:
-    """Short lines along the flow that end in its direction, longer where it is quicker: (K, points, 2)."""
+    """Return short lines along the flow, (K, points, 2).
+
+    They point in its direction, and are longer in faster water.
+    """
     axis = np.arange(STREAK_SPACING / 2, side, STREAK_SPACING)
     at = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
     points = [at]
@@ -192,17 +250,19 @@ def _streaks(core: np.ndarray, side: float) -> np.ndarray:
 
 
 def _flow(core: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """Velocity of the water at positions (K, 2), m/s, (K, 2)."""
+    """Return the velocity of the water at positions (K, 2), m/s, (K, 2)."""
     x, y = torch.from_numpy(place.T.copy()).unsqueeze(-1)  # (K, 1)
-    at, circulation = torch.from_numpy(core[:, :2].T.copy()), torch.from_numpy(core[:, 2].copy())
+    at = torch.from_numpy(core[:, :2].T.copy())
+    circulation = torch.from_numpy(core[:, 2].copy())
     return torch.cat(flow(x, y, at[:, :, None, None], circulation[:, None, None]), 1).numpy()
 
 
 def _robot(pen: ImageDraw.ImageDraw, chart: Chart, world: Snapshot, i: int, color: str) -> None:
-    """Draws a hull with its bow ahead; crossed out where it has collided."""
+    """Draw a hull with its bow ahead, crossed out after a collision."""
     length, beam = HULLS[world.version]
     outline = np.array([[0.5, 0.0], [0.15, 0.5], [-0.5, 0.5], [-0.5, -0.5], [0.15, -0.5]]) * (length, beam)
-    cos, sin = math.cos(world.heading[i]), math.sin(world.heading[i])
+    cos = math.cos(world.heading[i])
+    sin = math.sin(world.heading[i])
     turned = outline @ np.array([[cos, sin], [-sin, cos]]) + world.place[i]
     crash = bool(world.collided[i])
     edge, width = (CRASH, 0.4) if crash else (EDGE, 0.12)
@@ -215,12 +275,13 @@ def _robot(pen: ImageDraw.ImageDraw, chart: Chart, world: Snapshot, i: int, colo
 def _disc(
     pen: ImageDraw.ImageDraw, chart: Chart, place: Sequence[float] | np.ndarray, radius: float, **how: object
 ) -> None:
-    (x, y), size = chart.pixels(np.asarray(place, dtype=np.float64)[None])[0], radius * chart.scale
+    x, y = chart.pixels(np.asarray(place, dtype=np.float64)[None])[0]
+    size = radius * chart.scale
     pen.ellipse((x - size, y - size, x + size, y + size), **how)  # type: ignore[arg-type]
 
 
 def robot_colors(count: int) -> list[str]:
-    """Colours "#rrggbb" of robots, darker than those of items: the sea is bright."""
+    """Return colours "#rrggbb" of robots, darker than those of items on a bright sea."""
     rgb = (item_colors(torch.arange(count, dtype=torch.int64, device="cpu")) * 190).round().to(torch.uint8)
     return ["#{:02x}{:02x}{:02x}".format(*row) for row in rgb.tolist()]
 
@@ -230,5 +291,5 @@ def _host(part: Tensor) -> np.ndarray:
 
 
 def _there(rows: np.ndarray) -> np.ndarray:
-    """Rows of objects that exist: missing ones are `FAR` away."""
+    """Return the rows of objects that exist: missing ones are `FAR` away."""
     return np.ascontiguousarray(rows[rows[:, 0] < FAR / 2])

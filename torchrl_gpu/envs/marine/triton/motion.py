@@ -1,6 +1,6 @@
-"""The motion of robots during one action inside a Triton kernel, as `dynamics` defines it.
+"""The motion of robots during one action inside a Triton kernel.
 
-Blocks are (R, E): robots, padded to a power of two, of E worlds.
+`dynamics` defines it. Blocks are (R, E): robots, padded to a power of two, of E worlds.
 """
 
 # Arguments of kernels have no types that mypy knows.
@@ -41,7 +41,7 @@ _YAW_STEP = tl.constexpr(DT / (dynamics.YAW_INERTIA + dynamics.ADDED_YAW))
 
 @triton.jit
 def world_row(rows, number, worlds):
-    """Row of a tensor (rows, N) for E worlds, (1, E); 0 for worlds that are not there."""
+    """Load a row of a tensor (rows, N) for E worlds, (1, E), 0 for missing worlds."""
     env, envs, inside = worlds
     return tl.load(rows + number * envs + env, mask=inside, other=0)[None, :]
 
@@ -63,7 +63,10 @@ def flow(x, y, scene, worlds, robots, cores):
 
 @triton.jit
 def sail_unicycle(before, action, scene, worlds, robots, cores, LAGGED: tl.constexpr):
-    """As `Unicycle.move` from 8 rows (R, E), and actions (R, E) int64: 8 rows, and the energy."""
+    """Move unicycles as `Unicycle.move` does.
+
+    From 8 rows (R, E) and actions (R, E) int64 it returns 8 rows, and the energy.
+    """
     x, y, heading, vx, vy, drift_x, drift_y, speed = before
     action = tl.where((action >= 0) & (action < 9), action, 4)
     push = (action // 3 - 1).to(x.dtype)
@@ -103,7 +106,10 @@ def command_of(action, dtype: tl.constexpr):
 
 @triton.jit
 def sail_vessel(before, command, scene, worlds, robots, cores, LAGGED: tl.constexpr):
-    """As `Vessel.move` from 13 rows (R, E), and commands of both thrusters: 13 rows, and the energy."""
+    """Move vessels as `Vessel.move` does.
+
+    From 13 rows (R, E) and commands of both thrusters it returns 13 rows, and the energy.
+    """
     x, y, heading, vx, vy, drift_x, drift_y, seen_yaw, wx, wy, yaw, left, right = before
     left = tl.minimum(tl.maximum(left + command[0] * _THRUST_STEP, _LEAST_THRUST), _MOST_THRUST)
     right = tl.minimum(tl.maximum(right + command[1] * _THRUST_STEP, _LEAST_THRUST), _MOST_THRUST)
@@ -116,7 +122,7 @@ def sail_vessel(before, command, scene, worlds, robots, cores, LAGGED: tl.conste
         x += vx * _DT
         y += vy * _DT
         heading += yaw * _DT
-        wx, wy, yaw = _accelerated(vx, vy, wx, wy, yaw, heading, force, torque)
+        wx, wy, yaw = _accelerate(vx, vy, wx, wy, yaw, heading, force, torque)
         drift_x, drift_y = flow(x, y, scene, worlds, robots, cores)
     if not LAGGED:
         vx = wx + drift_x
@@ -128,8 +134,8 @@ def sail_vessel(before, command, scene, worlds, robots, cores, LAGGED: tl.conste
 
 
 @triton.jit
-def _accelerated(vx, vy, wx, wy, r, heading, force, torque):
-    """As `Vessel._accelerated`."""
+def _accelerate(vx, vy, wx, wy, r, heading, force, torque):
+    """As `Vessel._accelerate`."""
     cos, sin = cos_sin(heading)
     u = cos * vx + sin * vy
     v = cos * vy - sin * vx

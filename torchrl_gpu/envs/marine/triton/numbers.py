@@ -1,7 +1,7 @@
-"""Angles and random bits inside a Triton kernel, of float32 or float64 blocks of any shape.
+"""Angles and random bits inside a Triton kernel.
 
-Sines and angles are worked out from their series. CUDA's own functions keep a stack for arguments of any size, and an
-arc tangent is not among Triton's, so that its interpreter would have none.
+Blocks are float32 or float64, of any shape. Sines and angles are computed from their series. CUDA's own functions keep
+a stack for arguments of any size, and an arc tangent is not among Triton's, so that its interpreter would have none.
 """
 
 # Arguments of kernels have no types that mypy knows.
@@ -31,7 +31,8 @@ def cos_sin(angle):
     """Cosine and sine of angles, radians, of up to some thousand turns."""
     quarters = tl.floor(angle * (1 / _HALF_PI) + 0.5)
     rest = ((angle - quarters * _QUARTER_HIGH) - quarters * _QUARTER_MIDDLE) - quarters * _QUARTER_LOW
-    rest = tl.minimum(tl.maximum(rest, -1.0), 1.0)  # an endless angle has no rest: the result stays finite
+    # An infinite angle has no rest. The bounds keep the result finite.
+    rest = tl.minimum(tl.maximum(rest, -1.0), 1.0)
     square = rest * rest
     # The series up to the 17th and the 16th power: what they leave out is below the last digit of float64.
     sin = 1 - square * (1 / 272)
@@ -61,7 +62,10 @@ def cos_sin(angle):
 
 @triton.jit
 def angle_of(x, y):
-    """Angle of vectors from −π to π, as `torch.atan2(y, x)`; 0 for a vector of no length."""
+    """Return the angle of vectors, from −π to π, as `torch.atan2(y, x)` does.
+
+    A vector of length 0 has the angle 0.
+    """
     along, across = tl.abs(x), tl.abs(y)
     longer, shorter = tl.maximum(along, across), tl.minimum(along, across)
     slope = tl.where(longer > 0, shorter / tl.where(longer > 0, longer, 1.0), 0.0)

@@ -1,7 +1,8 @@
-"""New episodes in Triton, one launch: worlds from the pool where an episode is over, else what was there before.
+"""New episodes in Triton, in one launch.
 
-A program copies a tile of numbers of a few worlds, first those of the state, then those of the observations. Every
-number of every result is written once; of worlds that begin again nothing old is read.
+Worlds whose episode is over get new ones from the pool, and the others stay as they were. A program copies a tile of
+numbers of a few worlds, first those of the state, then those of the observations. Every number of every result is
+written once; of worlds that begin again nothing old is read.
 """
 
 # Arguments of kernels have no types that mypy knows.
@@ -21,10 +22,11 @@ from torchrl_gpu.envs.marine.generator import Pool
 from torchrl_gpu.envs.marine.levels import Sizes
 from torchrl_gpu.envs.marine.triton.numbers import draw_bits
 from torchrl_gpu.envs.marine.triton.step import as_bytes, device_of, empties, pointers
-from torchrl_gpu.envs.marine.types import Craft, MarineState, Shown
+from torchrl_gpu.envs.marine.types import Craft, Derived, MarineState
 
-WORLDS = 16  # of a program
-NUMBERS = 32  # of each of its worlds
+# Worlds of a program, and numbers that it copies for each of them.
+WORLDS = 16
+NUMBERS = 32
 _READ = (
     "scene", "motion", "clearance", "exists", "active", "arrived", "collided", "energy", "score", "observation",
     "object_mask", "step_count", "episode", "level", "next_level", "key",
@@ -33,10 +35,10 @@ _READ = (
 
 def restart(
     state: MarineState, mask: Tensor, pool: Pool, draws: Draws, craft: Craft, sizes: Sizes, discrete: bool
-) -> tuple[MarineState, Shown]:
-    """State in which a new episode begins where `mask` (N,), and what is shown of it.
+) -> tuple[MarineState, Derived]:
+    """Start a new episode in the worlds of `mask` (N,).
 
-    All is as `MarineNavEnv._observe_reset` gives it by torch's operators.
+    The state and the derived outputs are those of `MarineNavEnv._observe_reset` by torch's operators.
     """
     s = state
     envs, robots = len(s.step_count), sizes.robots
@@ -57,15 +59,23 @@ def restart(
     tiles = triton.cdiv(per_world, NUMBERS)
     grid = triton.cdiv(envs, WORLDS), tiles + triton.cdiv(shown_per_world, NUMBERS)
     signed_seed = draws.seed_bits - (draws.seed_bits >> 31 << 32)
+
+    # All arguments are in the order of the kernel's parameters.
+    drawn = (as_bytes(mask), draws.env_index, numbers, as_bytes(exists), observation, object_mask)
+    before = [given[name] for name in _READ]
+    flag_bytes = [each.view(torch.uint8) for each in flags]
+    next_state = (
+        scene, motion, clearance, *flag_bytes, energy, score,
+        fresh_observation, fresh_mask, step_count, episode, level, key,
+    )  # fmt: skip
+    shown_bytes = (seen.view(torch.uint8), action_mask.view(torch.uint8), success.view(torch.uint8))
+    tensors = (*drawn, *before, *next_state, *shown_bytes)
+    rows = (len(s.scene), s.motion.shape[0] * robots)
+    observed = (robots * craft.observation_size, robots * craft.num_seen)
+    choices = (signed_seed, draws.worlds_per_level, num_actions, craft.idle)
     with device_of(s.motion):
         marine_restart_kernel[grid](
-            as_bytes(mask), draws.env_index, numbers, as_bytes(exists), observation, object_mask,
-            *(given[name] for name in _READ),
-            scene, motion, clearance, *(each.view(torch.uint8) for each in flags), energy, score,
-            fresh_observation, fresh_mask, step_count, episode, level, key,
-            seen.view(torch.uint8), action_mask.view(torch.uint8), success.view(torch.uint8),
-            envs, robots, len(s.scene), s.motion.shape[0] * robots, robots * craft.observation_size,
-            robots * craft.num_seen, signed_seed, draws.worlds_per_level, num_actions, craft.idle, tiles,
+            *tensors, envs, robots, *rows, *observed, *choices, tiles,
             IN_ORDER=draws.in_order, R=triton.next_power_of_2(robots), E=WORLDS, T=NUMBERS,
             enable_fp_fusion=False, num_warps=4,
         )  # fmt: skip
@@ -84,7 +94,7 @@ def restart(
         level=level,
         key=key,
     )
-    return after, Shown(seen, action_mask if num_actions else None, success, None)
+    return after, Derived(seen, action_mask if num_actions else None, success, None)
 
 
 @triton.jit(
@@ -112,7 +122,10 @@ def marine_restart_kernel(
     envs, robots, scene_rows, motion_rows, observed, masked, seed, per_level, num_actions, idle, tiles,
     IN_ORDER: tl.constexpr, R: tl.constexpr, E: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """`restart`: T numbers of each of E worlds; the first program of E worlds also writes flags and counts."""
+    """Copy T numbers of each of E worlds for `restart`.
+
+    The first program of E worlds also writes flags and counts.
+    """
     row = tl.program_id(0).to(tl.int64) * E + tl.arange(0, E)
     tile = tl.program_id(1)
     there = row < envs
@@ -183,7 +196,7 @@ def marine_restart_kernel(
 
 @triton.jit
 def _copy_rows(source, target, line, first, rows, row, envs, fresh, again, there):
-    """Writes the lines of a tile that belong to a tensor (rows, N), whose first line is `first`."""
+    """Write the lines of a tile, from `first` on, that belong to a tensor (rows, N)."""
     number = line - first
     inside = ((number >= 0) & (number < rows))[:, None] & there[None, :]
     at = number[:, None].to(tl.int64) * envs + row[None, :]
@@ -193,7 +206,7 @@ def _copy_rows(source, target, line, first, rows, row, envs, fresh, again, there
 
 @triton.jit
 def _either(pool, before, world, row, again, size, place, inside):
-    """Numbers of worlds that begin again from the pool, of others as before, (E, T)."""
+    """Load numbers (E, T), from the pool for worlds that begin again, else the old."""
     fresh = tl.load(pool + world[:, None] * size + place[None, :], mask=inside & again[:, None], other=0.0)
     old = tl.load(before + row[:, None] * size + place[None, :], mask=inside & ~again[:, None], other=0.0)
     return tl.where(again[:, None], fresh, old)

@@ -1,8 +1,11 @@
-"""Self-test of both kernels: some steps and restarts of small environments, beside those of torch's operators."""
+"""Self-test of both kernels.
+
+It compares steps and restarts of small environments with those of torch's operators.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 import torch
 from tensordict import TensorDictBase
@@ -13,17 +16,37 @@ from torchrl_gpu.envs.marine.env import MarineNavEnv
 from torchrl_gpu.envs.marine.specs import GROUP
 from torchrl_gpu.system import self_tests
 
-SETTINGS: dict[str, dict[str, Any]] = {
+
+class Setting(TypedDict, total=False):
+    """Arguments of `MarineNavEnv`."""
+
+    version: str
+    actions: str
+    robots: int
+    cores: int
+    obstacles: int
+    min_distance: float
+
+
+SETTINGS: dict[str, Setting] = {
     "v2": {"robots": 3, "cores": 4, "obstacles": 6, "min_distance": 20.0},
     "v3": {"version": "v3", "robots": 3, "cores": 2, "obstacles": 4, "min_distance": 20.0},
     "v3 with discrete actions": {"version": "v3", "actions": "discrete", "obstacles": 1, "min_distance": 20.0},
 }
-_STEPS, _MAX_STEPS = 6, 4  # so that some episodes end by the limit
-_WITHIN = 2e-3  # of float32, relative and absolute: metres, metres a second, newtons
+
+# More steps than an episode may have, so that some end by the limit.
+_STEPS = 6
+_MAX_STEPS = 4
+
+# Relative and absolute tolerance of float32, in metres, metres a second or newtons.
+_WITHIN = 2e-3
 
 
 def run(device: str) -> str:
-    """First setting in which a kernel gives something else than torch, in one line; "" where none does."""
+    """Return the first setting in which a kernel differs from torch, in one line.
+
+    It is "" if none does.
+    """
     there = self_tests.usable(device)
     try:
         for name, setting in SETTINGS.items():
@@ -37,9 +60,9 @@ def run(device: str) -> str:
 
 
 def difference(env: MarineNavEnv, steps: int, within: float) -> str:
-    """What the kernels give otherwise than torch while an environment is played at random; "" for nothing.
+    """Return how the kernels differ from torch in an environment played at random.
 
-    The environment follows torch, so that one error does not hide later ones.
+    It is "" if they do not. The environment follows torch, so that one error does not hide later ones.
     """
     generator = torch.Generator().manual_seed(1)
     current, state = env.reset(), env._state
@@ -53,8 +76,8 @@ def difference(env: MarineNavEnv, steps: int, within: float) -> str:
         if found := _first_difference(made, plain, within):
             return f"step {number}: {found}"
         state, over = env._state, plain[0]["done"].squeeze(-1)
-        env._state, shown = env._restarted(over)
-        made = _flattened(env._nested(*env._observed(shown))), env._env_state()
+        env._state, derived = env._restart_fused(over)
+        made = _flattened(env._nested(*env._observed(derived))), env._env_state()
         env._state = state
         plain = _flattened(env._observe_reset_plain(over)), env._env_state()
         if found := _first_difference(made, plain, within):
@@ -89,7 +112,7 @@ def _first_difference(
     return ""
 
 
-def _flattened(tensors: Any) -> dict[str, Tensor]:
+def _flattened(tensors: TensorDictBase | dict[str, Tensor]) -> dict[str, Tensor]:
     """Tensors by name, those of the robots' group among them."""
     found: dict[str, Tensor] = {}
     for name, value in tensors.items():

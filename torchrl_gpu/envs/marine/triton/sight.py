@@ -1,7 +1,7 @@
-"""What robots see after an action inside a Triton kernel, as `sensors` defines it, and the turns that rules ask for.
+"""Sensors inside a Triton kernel, and the turns that rules ask for.
 
-Blocks are (R, E): robots, padded to a power of two, of E worlds. Other robots are read back from memory, where the
-program has just written them.
+`sensors` and `reward` define them. Blocks are (R, E): robots, padded to a power of two, of E worlds. Other robots are
+read back from memory, where the program has just written them.
 """
 
 # Arguments of kernels have no types that mypy knows.
@@ -25,7 +25,8 @@ _ABOVE_ZERO = tl.constexpr(sensors.ABOVE_ZERO)
 _ERROR = tl.constexpr(sensors.ERROR)
 _KNOTS = tl.constexpr(sensors.KNOTS)
 _ANGLE_STEP = tl.constexpr(2 * math.pi * 2.0**-16)
-_NOTHING = tl.constexpr(2**31 - 1)  # above every sort key, and no number as a float32
+# Above every sort key. The same bits are not a number as a float32.
+_NOTHING = tl.constexpr(2**31 - 1)
 
 _MARGIN = tl.constexpr(reward.MARGIN)
 _LEAST_SPEED = tl.constexpr(reward.LEAST_SPEED)
@@ -56,10 +57,10 @@ def nothing_seen(like):
 
 @triton.jit
 def sort_key(gap, number, places):
-    """As `sensors._nearest_keys`, as integers, which order positive floats as the floats themselves.
+    """Return the sort keys of `sensors._nearest_keys`, as integers.
 
-    `places` is the mask of the lowest bits, which hold the object's number: whatever the gap is, the number is one of
-    an object.
+    Integers order positive floats as the floats themselves do. `places` is the mask of the lowest bits, which hold the
+    object's number: whatever the gap is, the number is one of an object.
     """
     if gap.dtype == tl.float64:
         bits = (gap + _ABOVE_ZERO).to(tl.int64, bitcast=True)
@@ -84,14 +85,20 @@ def inserted(key, first, second, third, fourth, fifth):
 
 @triton.jit
 def picked(key, places, count, reach, dtype: tl.constexpr):
-    """Number of the object of a sort key, always one of `count`; True where the object is within reach."""
+    """Return the object of a sort key, and whether it is within reach.
+
+    The object is always one of `count`.
+    """
     number = tl.minimum((key & places.to(key.dtype)).to(tl.int32), count - 1)
     return number, key.to(dtype, bitcast=True) <= reach + _ABOVE_ZERO
 
 
 @triton.jit
 def other_robot(moved, active, number, itself, worlds, robots):
-    """Place of a robot in E worlds, (1, E) each, and what moves it out of range of R robots, (R, E)."""
+    """Load the place of a robot in E worlds, (1, E) each, and its extra distance.
+
+    That distance, (R, E), moves it out of range of itself, or of all robots if it is not active.
+    """
     x = world_row(moved, number, worlds)
     y = world_row(moved, robots + number, worlds)
     absent = 1 - world_row(active, number, worlds).to(x.dtype)
@@ -109,16 +116,17 @@ def obstacle(scene, number, worlds, robots, cores, obstacles):
 
 @triton.jit
 def value_at(rows, number, worlds, mask):
-    """Values of a tensor (rows, N) at other rows (R, E); 0 where masked."""
+    """Load values of a tensor (rows, N) at other rows (R, E), or 0 outside the mask."""
     env, envs, inside = worlds
     return tl.load(rows + number.to(tl.int64) * envs + env[None, :], mask=mask & inside[None, :], other=0)
 
 
 @triton.jit
 def sensor_errors(stream, counter, objects, factors, dtype: tl.constexpr):
-    """As `sensors.draw_noise`, of one object for each robot: errors of x, y, vx and vy, and the factor of the radius.
+    """Draw the errors of one object for each robot, as `sensors.draw_noise` does.
 
-    `stream` names the draws of the robots, uint32 (R, E); `counter` is the object's place in them, uint32.
+    They are those of x, y, vx and vy, and the factor of the radius. `stream` names the draws of the robots, uint32 (R,
+    E); `counter` is the object's place in them, uint32.
     """
     place, velocity = draw_bits(stream, counter), draw_bits(stream, counter + objects)
     x, y = _normal(place, dtype)

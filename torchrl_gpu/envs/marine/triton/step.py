@@ -1,7 +1,8 @@
-"""An action of every robot in Triton, one launch: motion, sensors, rewards, ends and what the environment shows.
+"""An action of every robot in Triton, in one launch.
 
-A program plays all robots of a few worlds, a robot a lane. It writes how they have moved, waits for its own threads,
-and reads the others back to look at them: no lane computes another's motion, and no shared memory has to be laid out.
+The launch computes motion, sensors, rewards, ends and all outputs of the environment. A program plays all robots of a
+few worlds, a robot a lane. It writes how they have moved, waits for its own threads, and reads the others back to look
+at them: no lane computes another's motion, and no shared memory has to be laid out.
 """
 
 # Arguments of kernels have no types that mypy knows.
@@ -37,13 +38,17 @@ from torchrl_gpu.envs.marine.triton.sight import (
     starboard_turn,
     value_at,
 )
-from torchrl_gpu.envs.marine.types import GOAL_RADIUS, MOTION_SIZE, NEAREST, Craft, MarineState, Shown
+from torchrl_gpu.envs.marine.types import GOAL_RADIUS, MOTION_SIZE, NEAREST, Craft, Derived, MarineState
 from torchrl_gpu.system import arguments
 
-LANES = 64  # of a program: robots of its worlds
+# Lanes of a program. Each plays one robot.
+LANES = 64
 _READ = (
     "motion", "scene", "exists", "active", "arrived", "collided", "energy", "score", "clearance", "step_count",
 )  # fmt: skip
+
+# Dtype and shape of a tensor.
+Form = tuple[torch.dtype, tuple[int, ...]]
 
 _SEEN = tl.constexpr(NEAREST)
 _GOAL_RADIUS = tl.constexpr(GOAL_RADIUS)
@@ -52,43 +57,52 @@ _NOISE_STREAM = tl.constexpr(NOISE_STREAM)
 
 
 class Block(NamedTuple):
-    """Robots and worlds of a program."""
+    """Robots and worlds of a program.
 
-    robots: int  # R, padded to a power of two
-    worlds: int  # E
+    Attributes:
+        robots: R, padded to a power of two.
+        worlds: E.
+    """
+
+    robots: int
+    worlds: int
 
 
 def block_of(robots: int) -> Block:
-    """The block of a program: a pure function of shapes, so that a call can be captured in a CUDA graph."""
+    """Return the block of a program.
+
+    It depends on shapes alone, so that a call can be captured in a CUDA graph.
+    """
     padded = triton.next_power_of_2(robots)
     return Block(padded, max(1, LANES // padded))
 
 
 def device_of(tensor: Tensor) -> contextlib.AbstractContextManager:
-    """Context with the tensor's device as the current CUDA device, on which Triton launches."""
+    """Make the tensor's device the current CUDA device, on which Triton launches."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else contextlib.nullcontext()
 
 
 def as_bytes(flags: Tensor) -> Tensor:
-    """Flags as kernels take them."""
+    """Convert flags to bytes, which kernels read."""
     return flags.contiguous().view(torch.uint8)
 
 
 def pointers(state: MarineState, craft: Craft, sizes: Sizes) -> dict[str, Tensor]:
-    """Tensors of a state by name, contiguous, flags as bytes.
+    """Return the tensors of a state by name, contiguous, flags as bytes.
 
     Raises:
-        ValueError: One of them has another dtype, shape or device than a kernel would read.
+        ValueError: A tensor has another dtype, shape or device than a kernel reads.
     """
     envs = len(state.step_count)
     robots, cores, obstacles = sizes
     device, number = state.motion.device, state.motion.dtype
-    forms: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
-        "scene": (number, (2 * robots + 3 * cores + 3 * obstacles, envs)),
+    scene_rows = 2 * robots + 3 * cores + 3 * obstacles
+    forms: dict[str, Form] = {
+        "scene": (number, (scene_rows, envs)),
         "motion": (number, (MOTION_SIZE[craft.version], robots, envs)),
-        "observation": (number, (envs, robots, craft.observation_size)),
-        "object_mask": (number, (envs, robots, craft.num_seen)),
     }
+    forms["observation"] = (number, (envs, robots, craft.observation_size))
+    forms["object_mask"] = (number, (envs, robots, craft.num_seen))
     forms |= {name: (torch.bool, (robots, envs)) for name in ("exists", "active", "arrived", "collided")}
     forms |= {name: (number, (robots, envs)) for name in ("energy", "score", "clearance")}
     forms |= {name: (torch.int64, (envs,)) for name in ("step_count", "episode", "level", "next_level", "key")}
@@ -100,14 +114,15 @@ def pointers(state: MarineState, craft: Craft, sizes: Sizes) -> dict[str, Tensor
 
 
 def empties(number: int, *shape: int, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
-    """Tensors to be written, each with memory of its own."""
+    """Allocate tensors to be written, each with memory of its own."""
     return [torch.empty(shape, dtype=dtype, device=device) for _ in range(number)]
 
 
-def step(state: MarineState, action: Tensor, rules: Rules) -> tuple[MarineState, Outcome, Shown]:
-    """State after an action (N, R) int64 or (N, R, 2), its rewards and ends, and what is shown of it.
+def step(state: MarineState, action: Tensor, rules: Rules) -> tuple[MarineState, Outcome, Derived]:
+    """Take a step with actions (N, R) int64 or (N, R, 2).
 
-    All is as `MarineNavEnv._step` gives it by torch's operators, but for what is rounded.
+    The state, its rewards and ends, and the derived outputs equal those of `MarineNavEnv._step` by torch's operators
+    up to rounding.
     """
     s = state
     craft = rules.craft
@@ -118,7 +133,7 @@ def step(state: MarineState, action: Tensor, rules: Rules) -> tuple[MarineState,
     block = block_of(robots)
     reach, robot_reach = reaches(craft)
     motion = torch.empty_like(s.motion, memory_format=torch.contiguous_format)
-    # Each by itself: Triton compiles anew for a tensor that does not lie at a multiple of 16 bytes.
+    # Each has memory of its own: Triton compiles anew for a tensor that does not lie at a multiple of 16 bytes.
     energy, score, clearance, reward = empties(4, robots, envs, dtype=dtype, device=device)
     active, arrived, collided, terminated, truncated, done = empties(6, robots, envs, dtype=torch.bool, device=device)
     over, cut, decided, success = empties(4, envs, dtype=torch.bool, device=device)
@@ -129,21 +144,45 @@ def step(state: MarineState, action: Tensor, rules: Rules) -> tuple[MarineState,
     action_mask = torch.empty(envs, robots, num_actions, dtype=torch.bool, device=device)
     step_count = torch.empty_like(s.step_count)
     factors = s.clearance if rules.radius_factors is None else rules.radius_factors
+
+    # All arguments are in the order of the kernel's parameters.
+    before = [given[name] for name in _READ]
+    flag_bytes = (active.view(torch.uint8), arrived.view(torch.uint8), collided.view(torch.uint8))
+    next_state = (motion, *flag_bytes, energy, score, clearance, step_count)
+    shown_bytes = (seen.view(torch.uint8), action_mask.view(torch.uint8))
+    robot_ends = (terminated.view(torch.uint8), truncated.view(torch.uint8), done.view(torch.uint8))
+    world_ends = [each.view(torch.uint8) for each in (over, cut, decided, success)]
+    counts = (envs, robots, cores, obstacles, rules.max_steps)
+    places = (places_mask(robots), places_mask(obstacles), places_mask(robots + obstacles))
+    options = {
+        "VESSEL": craft.version == "v3",
+        "DISCRETE": rules.discrete,
+        "NOISE": rules.radius_factors is not None,
+        "LAGGED": rules.lagged,
+        "LATE": rules.late_limit,
+        "CUT_IS_END": rules.terminal_limit,
+        "END_ON_COLLISION": rules.end_on_collision,
+    }
+    constants = {
+        "RADIUS": craft.radius,
+        "SIGHT": craft.sight,
+        "REACH": reach,
+        "ROBOT_REACH": robot_reach,
+        "STEP_REWARD": craft.step_reward,
+        "COLLISION_REWARD": craft.collision_reward,
+        "GOAL_REWARD": craft.goal_reward,
+        "ROWS": MOTION_SIZE[craft.version],
+    }
+    tensors = (
+        *before, action.contiguous(), given["key"], factors,
+        *next_state, observation, object_mask, *shown_bytes, reward, *robot_ends, *world_ends,
+    )  # fmt: skip
+    grid = (triton.cdiv(envs, block.worlds),)
+    num_warps = max(1, block.robots * block.worlds // 32)
     with device_of(motion):
-        marine_step_kernel[(triton.cdiv(envs, block.worlds),)](
-            *(given[name] for name in _READ), action.contiguous(), given["key"], factors,
-            motion, active.view(torch.uint8), arrived.view(torch.uint8), collided.view(torch.uint8), energy, score,
-            clearance, step_count, observation, object_mask, seen.view(torch.uint8), action_mask.view(torch.uint8),
-            reward, terminated.view(torch.uint8), truncated.view(torch.uint8), done.view(torch.uint8),
-            over.view(torch.uint8), cut.view(torch.uint8), decided.view(torch.uint8), success.view(torch.uint8),
-            envs, robots, cores, obstacles, rules.max_steps, places_mask(robots), places_mask(obstacles),
-            places_mask(robots + obstacles), num_actions, craft.idle,
-            VESSEL=craft.version == "v3", DISCRETE=rules.discrete, NOISE=rules.radius_factors is not None,
-            LAGGED=rules.lagged, LATE=rules.late_limit, CUT_IS_END=rules.terminal_limit,
-            END_ON_COLLISION=rules.end_on_collision, RADIUS=craft.radius, SIGHT=craft.sight, REACH=reach,
-            ROBOT_REACH=robot_reach, STEP_REWARD=craft.step_reward, COLLISION_REWARD=craft.collision_reward,
-            GOAL_REWARD=craft.goal_reward, ROWS=MOTION_SIZE[craft.version], R=block.robots, E=block.worlds,
-            enable_fp_fusion=False, num_warps=max(1, block.robots * block.worlds // 32),
+        marine_step_kernel[grid](
+            *tensors, *counts, *places, num_actions, craft.idle,
+            **options, **constants, R=block.robots, E=block.worlds, enable_fp_fusion=False, num_warps=num_warps,
         )  # fmt: skip
     after = replace(
         s,
@@ -159,7 +198,7 @@ def step(state: MarineState, action: Tensor, rules: Rules) -> tuple[MarineState,
         step_count=step_count,
     )
     outcome = Outcome(reward, arrived, collided, active, terminated, truncated, over, cut, decided)
-    return after, outcome, Shown(seen, action_mask if num_actions else None, success, done)
+    return after, outcome, Derived(seen, action_mask if num_actions else None, success, done)
 
 
 @triton.jit(
@@ -186,15 +225,16 @@ def marine_step_kernel(
     REACH: tl.constexpr, ROBOT_REACH: tl.constexpr, STEP_REWARD: tl.constexpr, COLLISION_REWARD: tl.constexpr,
     GOAL_REWARD: tl.constexpr, ROWS: tl.constexpr, R: tl.constexpr, E: tl.constexpr,
 ):  # fmt: skip
-    """`step`: all robots of E worlds."""
+    """Step all robots of E worlds, for `step`."""
     envs = envs.to(tl.int64)
     env = tl.program_id(0).to(tl.int64) * E + tl.arange(0, E)
     world_there = env < envs
     worlds = (env, envs, world_there)
     robot = tl.arange(0, R)
     inside = (robot < robots)[:, None] & world_there[None, :]
-    at = robot[:, None].to(tl.int64) * envs + env[None, :]  # in tensors (R, N)
-    of_robot = env[None, :] * robots + robot[:, None]  # in tensors (N, R, …)
+    # Places in tensors (R, N), and in tensors (N, R, …).
+    at = robot[:, None].to(tl.int64) * envs + env[None, :]
+    of_robot = env[None, :] * robots + robot[:, None]
     was_active = tl.load(active + at, mask=inside, other=0) != 0
     steps = tl.load(step_count + env, mask=world_there, other=0)
 
@@ -317,7 +357,9 @@ def _row(rows, number, stride, inside):
 @triton.jit
 def _read_unicycle(rows, stride, inside):
     """The 8 rows of the motion of unicycles."""
-    x, y, heading = _row(rows, 0, stride, inside), _row(rows, 1, stride, inside), _row(rows, 2, stride, inside)
+    x = _row(rows, 0, stride, inside)
+    y = _row(rows, 1, stride, inside)
+    heading = _row(rows, 2, stride, inside)
     vx, vy = _row(rows, 3, stride, inside), _row(rows, 4, stride, inside)
     drift_x, drift_y = _row(rows, 5, stride, inside), _row(rows, 6, stride, inside)
     return x, y, heading, vx, vy, drift_x, drift_y, _row(rows, 7, stride, inside)
@@ -327,14 +369,16 @@ def _read_unicycle(rows, stride, inside):
 def _read_vessel(rows, stride, inside):
     """The 13 rows of the motion of vessels."""
     x, y, heading, vx, vy, drift_x, drift_y, seen_yaw = _read_unicycle(rows, stride, inside)
-    wx, wy, yaw = _row(rows, 8, stride, inside), _row(rows, 9, stride, inside), _row(rows, 10, stride, inside)
+    wx = _row(rows, 8, stride, inside)
+    wy = _row(rows, 9, stride, inside)
+    yaw = _row(rows, 10, stride, inside)
     left, right = _row(rows, 11, stride, inside), _row(rows, 12, stride, inside)
     return x, y, heading, vx, vy, drift_x, drift_y, seen_yaw, wx, wy, yaw, left, right
 
 
 @triton.jit
 def _command(given):
-    """A thrust command in [−1, 1]; 0 for one that is no number."""
+    """Return a thrust command in [−1, 1], 0 instead of NaN."""
     return tl.minimum(tl.maximum(tl.where(given == given, given, 0.0), -1.0), 1.0)
 
 
@@ -346,7 +390,7 @@ def _turned(frame, x, y):
 
 @triton.jit
 def _show(out, slot, mask, inside):
-    """Writes whether a slot of the observation holds an object."""
+    """Write whether a slot of the observation holds an object."""
     tl.store(out[1] + slot, mask, mask=inside)
     tl.store(out[2] + slot, (mask > 0).to(tl.uint8), mask=inside)
 
@@ -355,7 +399,7 @@ def _show(out, slot, mask, inside):
 def _look_at_obstacles(
     self, rows, places, out, inside, REACH: tl.constexpr, RADIUS: tl.constexpr, SIGHT: tl.constexpr
 ):  # fmt: skip
-    """The obstacles of `see_v2`: writes the nearest, and gives the least gap and the clearance."""
+    """Write the nearest obstacles of `see_v2`, and return least gap and clearance."""
     x, y, frame, there, _own_velocity, _robot = self
     _moved, _active, scene, worlds, robots, cores, obstacles = rows
     dtype: tl.constexpr = x.dtype
@@ -390,7 +434,7 @@ def _look_at_obstacles(
 def _look_at_robots(
     self, rows, places, out, inside, REACH: tl.constexpr, RADIUS: tl.constexpr, SIGHT: tl.constexpr
 ):  # fmt: skip
-    """The other robots of `see_v2`: writes the nearest, and gives the least gap and the clearance."""
+    """Write the nearest robots of `see_v2`, and return least gap and clearance."""
     x, y, frame, there, _own_velocity, robot = self
     moved, active, _scene, worlds, robots, _cores, _obstacles = rows
     dtype: tl.constexpr = x.dtype
@@ -429,7 +473,10 @@ def _look_v3(
     self, rows, noise, places, out, inside,
     REACH: tl.constexpr, RADIUS: tl.constexpr, SIGHT: tl.constexpr, NOISE: tl.constexpr,
 ):  # fmt: skip
-    """As `see_v3` and `starboard_turn`; writes the objects, and gives clearance, whether robots touch, and turns."""
+    """Write the objects of `see_v3`.
+
+    Returns clearances, whether robots touch, and the turns of `starboard_turn`.
+    """
     x, y, frame, there, own_velocity, robot = self
     moved, active, scene, worlds, robots, cores, obstacles = rows
     stream, counter, factors = noise
@@ -496,5 +543,6 @@ def _look_v3(
         tl.store(out[0] + 11 + 5 * k, radius, mask=inside)
         _show(out, k, mask, inside)
         by_rule = starboard_turn(own_velocity[0], own_velocity[1], seen_x, seen_y, seen_vx, seen_vy, radius, RADIUS)
-        turn = tl.where((turn == 0) & (by_rule > 0), by_rule, turn)  # the nearest object with a rule counts
+        # The nearest object with a rule counts.
+        turn = tl.where((turn == 0) & (by_rule > 0), by_rule, turn)
     return tl.where(least <= REACH, least, SIGHT), least_true <= 0, turn
