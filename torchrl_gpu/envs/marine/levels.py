@@ -149,6 +149,6 @@ def _level(row: object) -> Level:
     level = Level(from_step, robots, cores, obstacles, min_distance)
     if level.robots < 1 or min(level.cores, level.obstacles, level.min_distance) < 0:
         raise ValueError(
-            f"MarineNavEnv: a level must have at least one robot, and no count or distance below 0, unlike {level}"
+            f"MarineNavEnv: a level must have at least one robot, and no count or distance below 0, not {level}"
         )
     return level
