@@ -15,7 +15,9 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """A kind of environment and its parts, each as "module:name"; the empty string stands for none.
+    """A kind of environment and its parts.
+
+    Each part is "module:name", and the empty string stands for none.
 
     Attributes:
         name: Of the folder that holds the task's part in each room.
@@ -92,17 +94,23 @@ _TASKS = [
 
 
 def register_task(task: Task) -> None:
-    """Add a task; of several rows for one environment the last counts."""
+    """Add a task.
+
+    Of several rows for one environment the last counts.
+    """
     _TASKS.append(task)
 
 
 def tasks() -> Iterator[Task]:
-    """All tasks, the last registered first."""
+    """Yield all tasks, the last registered first."""
     return reversed(_TASKS)
 
 
 def task_of(kind: type) -> Task | None:
-    """The task of a class of environments; None where no row names it, nor a class that it inherits from."""
+    """Find the task of a class of environments.
+
+    None where no row names it, nor a class that it inherits from.
+    """
     for each in kind.__mro__:
         for task in tasks():
             if task.environment == f"{each.__module__}:{each.__qualname__}":
@@ -111,7 +119,7 @@ def task_of(kind: type) -> Task | None:
 
 
 def task_named(environment: str) -> Task | None:
-    """The task whose environments have a class of that name, without its module; None for none."""
+    """Find the task whose environments have a class of that name, without its module."""
     for task in tasks():
         if task.environment.rpartition(":")[2] == environment:
             return task
@@ -119,6 +127,6 @@ def task_named(environment: str) -> Task | None:
 
 
 def load_part(part: str) -> Any:
-    """What a part of a task names."""
+    """Import what a part of a task names."""
     module, _, name = part.partition(":")
     return getattr(importlib.import_module(module), name)
