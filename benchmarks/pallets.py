@@ -33,7 +33,7 @@ from torchrl_gpu.envs.packing.protocols import make_protocol
 from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
 from torchrl_gpu.evaluation.reports import without_noise, write_json
 from torchrl_gpu.palletizing.packing import pack, read_orders
-from torchrl_gpu.palletizing.plan import simulated
+from torchrl_gpu.palletizing.plan import simulate
 from torchrl_gpu.palletizing.sessions import PackingSessions
 from torchrl_gpu.policies.packing import baselines
 from torchrl_gpu.system import machine
@@ -68,7 +68,7 @@ def _packed(found: BoxList, pallet: str, name: str, **options: str) -> list[Row]
     plans = pack(found, pallet, device="cpu", **options)  # type: ignore[arg-type]
     seconds = time.process_time() - began
     if name == "fallen":
-        plans = simulated(plans, FRICTION, lambda words: None)
+        plans = simulate(plans, FRICTION, lambda words: None)
     return [{each: sum(row[each] for row in plans.orders()) for each in ("boxes", "pallets", name)} | {"s": seconds}]
 
 

@@ -17,13 +17,13 @@ CUBE = Pallet(4.0, 4.0, 4.0, cell=1.0)
 
 def sequence(packer: Packer, boxes: Boxes) -> list[tuple[int, list[float], list[float]]]:
     """Pallet, corner and sides of boxes of one row that come one at a time."""
-    goods, found = packer.goods(boxes), []
-    state = packer.begun(goods, [np.arange(len(boxes.sizes))])
+    prepared, found = packer.prepare(boxes), []
+    state = packer.begin(prepared, [np.arange(len(boxes.sizes))])
     for box in range(len(boxes.sizes)):
-        choice = packer.choose(state, goods, torch.tensor([[box]]))
-        corner, sides = packer.corner(choice, goods)
+        choice = packer.choose(state, prepared, torch.tensor([[box]]))
+        corner, sides = packer.corner(choice, prepared)
         found.append((int(choice.number), corner[0].tolist(), sides[0].tolist()))
-        state = packer.place(state, goods, choice)
+        state = packer.place(state, prepared, choice)
     return found
 
 
@@ -38,30 +38,34 @@ def test_eight_cubes_fill_a_cube_and_the_next_opens_another(policy: str) -> None
 
 def test_every_fault_of_a_box_has_its_reason() -> None:
     sizes = [[2.0, 2.0, 2.0], [5.0, 1.0, 1.0], [1.0, 1.0, 5.0], [4.0, 4.0, 4.0], [2.0, 2.0, 2.0]]
-    goods = Packer(Pallet(4.0, 4.0, 4.0, weight=9.0, cell=1.0), device="cpu").goods(
+    prepared = Packer(Pallet(4.0, 4.0, 4.0, weight=9.0, cell=1.0), device="cpu").prepare(
         Boxes.of(sizes, weights=[9.0, 1.0, 1.0, 1.0, 10.0])
     )
-    assert [bool(reason) for reason in goods.reasons] == [False, True, True, False, True]
-    assert ["longer" in goods.reasons[1], "higher" in goods.reasons[2], "heavier" in goods.reasons[4]] == [True] * 3
+    assert [bool(reason) for reason in prepared.reasons] == [False, True, True, False, True]
+    assert ["longer" in prepared.reasons[1], "higher" in prepared.reasons[2], "heavier" in prepared.reasons[4]] == [
+        True
+    ] * 3
 
 
 def test_a_box_lies_down_unless_it_must_stay_upright() -> None:
     packer = Packer(Pallet(4.0, 4.0, 2.0, cell=1.0), turns="axis", device="cpu")
-    goods = packer.goods(Boxes.of([[1.0, 1.0, 4.0]] * 2, upright=[True, False]))
-    assert [bool(reason) for reason in goods.reasons] == [True, False]
-    choice = packer.choose(packer.empty(1), goods, torch.tensor([[1]]))
-    assert sorted(packer.corner(choice, goods)[1][0, :2].tolist()) == [1.0, 4.0]
+    prepared = packer.prepare(Boxes.of([[1.0, 1.0, 4.0]] * 2, upright=[True, False]))
+    assert [bool(reason) for reason in prepared.reasons] == [True, False]
+    choice = packer.choose(packer.empty(1), prepared, torch.tensor([[1]]))
+    assert sorted(packer.corner(choice, prepared)[1][0, :2].tolist()) == [1.0, 4.0]
 
 
 def test_a_box_lies_only_on_sides_that_it_may() -> None:
     boxes = Boxes.of([[1.0, 2.0, 3.0]] * 4)
     up = torch.tensor([[True, False, False], [False, True, False], [False, False, True], [True, True, True]])
     packer = Packer(Pallet(9.0, 9.0, 9.0, cell=1.0), turns="axis", device="cpu")
-    goods = packer.goods(boxes._replace(up=up))
-    found = [packer.corner(packer.choose(packer.empty(1), goods, torch.tensor([[i]])), goods)[1] for i in range(3)]
+    prepared = packer.prepare(boxes._replace(up=up))
+    found = [
+        packer.corner(packer.choose(packer.empty(1), prepared, torch.tensor([[i]])), prepared)[1] for i in range(3)
+    ]
     assert [sides[0, 2].item() for sides in found] == [1.0, 2.0, 3.0]
-    assert goods.turns.sum(1).sort().values.tolist() == [2, 2, 2, 6]
-    turned = Packer(Pallet(9.0, 9.0, 9.0, cell=1.0), device="cpu").goods(boxes._replace(up=up))
+    assert prepared.turns.sum(1).sort().values.tolist() == [2, 2, 2, 6]
+    turned = Packer(Pallet(9.0, 9.0, 9.0, cell=1.0), device="cpu").prepare(boxes._replace(up=up))
     assert ["may not stand" in reason for reason in turned.reasons] == [True, True, False, False]
 
 
@@ -161,14 +165,14 @@ def test_rows_are_packed_as_each_would_be_alone() -> None:
     torch.manual_seed(0)
     packer = Packer(Pallet(8.0, 6.0, 8.0, cell=1.0), open_pallets=2, device="cpu")
     boxes = Boxes.of(torch.randint(1, 5, (60, 3)).double())
-    goods, offers = packer.goods(boxes), torch.arange(60).view(3, 20)
+    prepared, offers = packer.prepare(boxes), torch.arange(60).view(3, 20)
 
     def packed(rows: list[int]) -> list[list[int]]:
         state, seen = packer.empty(len(rows)), []
         for step in range(18):
             offered = offers[rows][:, step : step + 3]
-            choice = packer.choose(state, goods, offered)
-            state = packer.place(state, goods, choice)
+            choice = packer.choose(state, prepared, offered)
+            state = packer.place(state, prepared, choice)
             seen.append(torch.stack([choice.box, choice.number, choice.x, choice.y], 1))
         return torch.stack(seen, 1).tolist()
 
@@ -177,13 +181,13 @@ def test_rows_are_packed_as_each_would_be_alone() -> None:
 
 def test_a_measured_pile_is_packed_on() -> None:
     packer = Packer(CUBE, device="cpu")
-    goods = packer.goods(Boxes.of([[2.0, 2.0, 2.0]] * 2))
-    state = packer.place(packer.empty(1), goods, packer.choose(packer.empty(1), goods, torch.tensor([[0]])))
-    state = packer.measured(state, 0, 0, torch.full((4, 4), 1.5))
-    choice = packer.choose(state, goods, torch.tensor([[1]]))
+    prepared = packer.prepare(Boxes.of([[2.0, 2.0, 2.0]] * 2))
+    state = packer.place(packer.empty(1), prepared, packer.choose(packer.empty(1), prepared, torch.tensor([[0]])))
+    state = packer.set_heightmap(state, 0, 0, torch.full((4, 4), 1.5))
+    choice = packer.choose(state, prepared, torch.tensor([[1]]))
     assert float(choice.z) == 1.5
     with pytest.raises(ValueError, match="heightmap"):
-        packer.measured(state, 0, 0, torch.zeros(3, 4))
+        packer.set_heightmap(state, 0, 0, torch.zeros(3, 4))
 
 
 def test_pallets_of_too_many_cells_are_refused() -> None:

@@ -234,7 +234,7 @@ def test_the_command_writes_plans_in_the_unit_of_the_list(tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["absent.csv"], "there is none"),
+        (["absent.csv"], "absent.csv"),
         (["--pallet", "euro"], "--pallet must be one of|pallet must be one of eur"),
         (["--pallet", "0x800mm"], "pallet must be|above"),
         (["--pallet", "1200x800furlong"], "pallet must be"),
@@ -251,7 +251,7 @@ def test_the_command_writes_plans_in_the_unit_of_the_list(tmp_path: Path, capsys
         (["--stability", "hope"], "stability must be one of"),
         (["--policy", "wish"], "PackingPolicy: .*wish"),
         (["--unit", "cubits"], "unit must be one of"),
-        (["--unit", "cm"], "unit of the list"),
+        (["--unit", "cm"], "unit.* mm, not cm"),
         (["--column", "length"], "--column must be NAME=HEADER"),
         (["--column", "length=gone"], "must be one of"),
         (["--out", "orders.csv"], "--out must be a folder"),
@@ -270,7 +270,7 @@ def test_wrong_words_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_lists_without_boxes_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "list.csv"
-    for content, told in ((HEADER, "at least one box"), ("l,w,h\n10,10,10\n", "want --unit"), ("\0\0\xff", "column")):
+    for content, told in ((HEADER, "no box"), ("l,w,h\n10,10,10\n", "--unit"), ("\0\0\xff", "column")):
         path.write_text(content, encoding="utf-8")
         with pytest.raises(ValueError, match=told):
             pack(path, device="cpu")

@@ -20,15 +20,15 @@ CONTACT_M = 0.0016
 def packed(pallet: Pallet, sizes: Tensor, step: int = 1, policy: str = "dbl") -> tuple[np.ndarray, np.ndarray]:
     """Lower corners and sides, (B, 3) each, of the boxes that one pallet takes in their order."""
     packer = Packer(pallet, turns="yaw", policy=policy, step=step, device="cpu")
-    goods = packer.goods(Boxes.of(sizes))
+    prepared = packer.prepare(Boxes.of(sizes))
     state = packer.empty(1)
     corners, sides = [], []
     for number in range(len(sizes)):
-        choice = packer.choose(state, goods, torch.tensor([[number]]))
+        choice = packer.choose(state, prepared, torch.tensor([[number]]))
         if int(choice.box[0]) < 0 or (bool(choice.fresh[0]) and corners):
             continue
-        corner, side = packer.corner(choice, goods)
-        state = packer.place(state, goods, choice)
+        corner, side = packer.corner(choice, prepared)
+        state = packer.place(state, prepared, choice)
         corners.append(corner[0].numpy())
         sides.append(side[0].numpy())
     return np.array(corners), np.array(sides)
@@ -78,18 +78,18 @@ def test_middle_of_every_box_lies_over_what_it_touches(gap: float, cell: float, 
 
 def test_boxes_of_whole_cells_are_judged_as_before() -> None:
     sizes = (torch.from_numpy(np.random.default_rng(2).integers(5, 20, (30, 3)) / 50.0),)
-    goods = Packer(Pallet(1.2, 0.8, 1.5, cell=0.02), device="cpu").goods(Boxes.of(*sizes))
-    assert goods.soles.is_whole
+    prepared = Packer(Pallet(1.2, 0.8, 1.5, cell=0.02), device="cpu").prepare(Boxes.of(*sizes))
+    assert prepared.soles.is_whole
 
 
 def test_sole_is_what_lies_wholly_under_the_box() -> None:
     # 430 mm and a gap of 30 take 23 cells of 20 mm, whose middle 430 hold 21 whole ones; 300 and the gap take 17.
-    goods = Packer(Pallet(1.2, 0.8, 1.5, gap=0.03, cell=0.02), turns="fixed", device="cpu").goods(
+    prepared = Packer(Pallet(1.2, 0.8, 1.5, gap=0.03, cell=0.02), turns="fixed", device="cpu").prepare(
         Boxes.of([[0.43, 0.3, 0.2]])
     )
-    assert goods.catalogue.extent[0, 0].tolist() == [23, 17]
-    assert goods.soles.catalogue.extent[0, 0].tolist() == [21, 15]
-    assert goods.soles.rim[0, 0].tolist() == [1, 1]
+    assert prepared.catalogue.extent[0, 0].tolist() == [23, 17]
+    assert prepared.soles.catalogue.extent[0, 0].tolist() == [21, 15]
+    assert prepared.soles.rim[0, 0].tolist() == [1, 1]
 
 
 def test_box_that_fills_no_cell_stands_on_the_floor_and_carries_nothing() -> None:

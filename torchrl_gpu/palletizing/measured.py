@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from torchrl_gpu.palletizing.packer import Lying, Packer, Pallets
+from torchrl_gpu.palletizing.packer import Packer, Pallets, RestingBox
 
 WHERE = "session"
 SLACK_MM = 10.0  # by which a reported box may reach into others
@@ -43,7 +43,7 @@ class ReportedBox:
         self.turn = math.radians(event["degrees"])
         self.sides: list[float] = event["box"]["sides"]
 
-    def lying(self) -> Lying:
+    def rest(self) -> RestingBox:
         """Where it lies, by its true outline."""
         sides = torch.tensor(self.sides, dtype=torch.float64, device="cpu") / 1000
         outline = sides[:2] + self._packer.pallet.gap
@@ -57,7 +57,7 @@ class ReportedBox:
         levels = self.heights[region & (self.heights >= surely)]
         level = surely if not levels.numel() else float(levels[(levels - base).abs().argmin()])
         level = level if math.isfinite(level) else base
-        return Lying(region, self._cells_within(sides[:2]), reached, level, base + float(sides[2]))
+        return RestingBox(region, self._cells_within(sides[:2]), reached, level, base + float(sides[2]))
 
     def check_base(self) -> None:
         """Raises ValueError where the box would lie in others, or where nothing could hold it."""
@@ -66,7 +66,7 @@ class ReportedBox:
             raise ValueError(
                 f"{WHERE}: center must be a free place; got a base at {base:g} mm, where others reach {highest:.0f}"
             )
-        level = 1000 * self.lying().level
+        level = 1000 * self.rest().level
         # A box that leans on a neighbour has the middle of its base at most half a side above what is below.
         most = IN_AIR_MM + max(self.sides[:2]) / 2
         if base - level > most:
@@ -118,7 +118,7 @@ class ReportedBox:
         return doubts
 
     def _in_air(self) -> list[str]:
-        base, level = self.center[2], 1000 * self.lying().level
+        base, level = self.center[2], 1000 * self.rest().level
         if base - level <= IN_AIR_MM:
             return []
         return [

@@ -4,17 +4,17 @@ A row is an order, or a cell that palletises. Each has M open pallets of one siz
 
     pallet = Pallet(1.2, 0.8, height=1.5, cell=0.01)          # metres, kilograms
     packer = Packer(pallet, open_pallets=2)
-    goods = packer.goods(Boxes.of(sizes, weights=weights))    # sizes (B, 3) metres; goods.reasons says what cannot go
+    boxes = packer.prepare(Boxes.of(sizes, weights=weights))  # sizes (B, 3) metres; boxes.reasons says what cannot go
     state = packer.empty(rows=1)
-    choice = packer.choose(state, goods, offered)             # offered (R, K) int64: numbers of boxes, −1 for none
-    where = packer.corner(choice, goods)                      # (R, 3) metres from the pallet's corner, and the sides
-    state = packer.place(state, goods, choice)                # a new state: whoever keeps the old one can undo
+    choice = packer.choose(state, boxes, offered)             # offered (R, K) int64: numbers of boxes, −1 for none
+    where = packer.corner(choice, boxes)                      # (R, 3) metres from the pallet's corner, and the sides
+    state = packer.place(state, boxes, choice)                # a new state: whoever keeps the old one can undo
 
 `choose` takes the legal placement that the policy prefers on each open pallet, and of these the one that leaves the
 least hollow below it. Where nothing that is offered fits an open pallet it opens another (`choice.fresh`), in place of
-the fullest one where M are open: that one is closed. Every box of which `goods.reasons` is empty fits a fresh pallet,
-so that every choice of such a box places it. States and goods are independent: a session may make new goods for each
-request. `state.heightmap` may be replaced by a measured one (`packer.measured`).
+the fullest one where M are open: that one is closed. A box without an entry in `boxes.reasons` fits a fresh pallet, so
+that every choice of such a box places it. States and prepared boxes are independent: a session may prepare new boxes
+for each request. `state.heightmap` may be replaced by a measured one (`packer.set_heightmap`).
 """
 
 from __future__ import annotations
@@ -186,7 +186,7 @@ class Soles(NamedTuple):
         )
 
 
-class Goods(NamedTuple):
+class PreparedBoxes(NamedTuple):
     """Boxes prepared for a packer: equal ones are one row of the catalogue."""
 
     boxes: Boxes
@@ -214,6 +214,10 @@ class Pallets(NamedTuple):
     left: Tensor  # (R, M, C) float32
     boxes: Tensor  # (R, M) int64
 
+    def first(self, rows: int) -> Pallets:
+        """The first rows, which go on while the others are done."""
+        return Pallets(*(each[:rows] for each in self))
+
     @property
     def loads(self) -> Loads:
         """Of all pallets, N = R·M."""
@@ -234,7 +238,7 @@ class Choice(NamedTuple):
     z: Tensor  # float32, base above the pallet, metres
 
 
-class Lying(NamedTuple):
+class RestingBox(NamedTuple):
     """A box that lies where it was measured, not on whole cells."""
 
     region: Tensor  # (X, Y) bool, mask of cells that it covers to the half or more, its share of the gap included
@@ -300,7 +304,7 @@ class Packer:
 
     # -- boxes ------------------------------------------------------------------------------------------------------
 
-    def goods(self, boxes: Boxes, tested: bool = True) -> Goods:
+    def prepare(self, boxes: Boxes, test_fit: bool = True) -> PreparedBoxes:
         """Boxes prepared for `choose`, on the packer's device; reads the device back for `reasons`.
 
         What is only placed again needs not be `tested` for whether it fits an empty pallet.
@@ -318,20 +322,22 @@ class Packer:
         turns = (known[:, 3:6] @ self.rotations[:, 2].T > 0.5).to(self.device)  # (M, O), the side along z may be there
         row, weight = row.to(self.device), boxes.weights.float().to(self.device)
         max_load = boxes.max_load.float().to(self.device)
-        goods = Goods(boxes, catalogue, soles, row, turns, row, weight, max_load, [])
-        if not tested:
-            return goods
-        first = self._first(goods)
-        reasons = self._reasons(boxes, turns.any(1).cpu(), turned.amin(1)[:, 2], first.cpu() >= 0, goods.row.cpu())
-        return goods._replace(first=first, reasons=reasons)
+        prepared = PreparedBoxes(boxes, catalogue, soles, row, turns, row, weight, max_load, [])
+        if not test_fit:
+            return prepared
+        first = self._first(prepared)
+        reasons = self._reasons(boxes, turns.any(1).cpu(), turned.amin(1)[:, 2], first.cpu() >= 0, prepared.row.cpu())
+        return prepared._replace(first=first, reasons=reasons)
 
-    def _first(self, goods: Goods) -> Tensor:
+    def _first(self, prepared: PreparedBoxes) -> Tensor:
         """Action of each catalogue row on an empty pallet, (M,) int64; −1 where none is legal."""
-        found, room = [], goods.catalogue.num_orientations * self.floor.numel()
-        for rows in torch.arange(len(goods.turns), device=self.device, dtype=torch.int64).split(max(1, _CHUNK // room)):
+        found, room = [], prepared.catalogue.num_orientations * self.floor.numel()
+        for rows in torch.arange(len(prepared.turns), device=self.device, dtype=torch.int64).split(
+            max(1, _CHUNK // room)
+        ):
             item, state = rows[:, None], self.empty(len(rows), pallets=1)
-            z_map, legal = self.maps(state, goods, item, torch.zeros_like(item, dtype=torch.float32))
-            action = self._action(state.heightmap[:, 0], goods, item, z_map, legal)
+            z_map, legal = self.maps(state, prepared, item, torch.zeros_like(item, dtype=torch.float32))
+            action = self._action(state.heightmap[:, 0], prepared, item, z_map, legal)
             found.append(torch.where(legal.flatten(1).any(1), action, -1))
         return torch.cat(found)
 
@@ -366,13 +372,13 @@ class Packer:
         none = torch.full(shape, -1, dtype=torch.int64, device=device)
         heightmap, bears = (each.expand(*shape, -1, -1).clone() for each in (self.floor, self.bearing))
         state = Pallets(heightmap, none, zero, zero.clone(), none[:, 0] + 1, bears, none, none, none, none)
-        return self.limited(state, 0)
+        return self.limit_loads(state, 0)
 
-    def begun(self, goods: Goods, orders: Sequence[np.ndarray]) -> Pallets:
+    def begin(self, prepared: PreparedBoxes, orders: Sequence[np.ndarray]) -> Pallets:
         """State of rows before the first box (…) int64 of each, which limits the load on boxes where one does."""
         state = self.empty(len(orders))
         numbers = [torch.from_numpy(order) for order in orders]
-        if not any(bool(goods.boxes.max_load[boxes].isfinite().any()) for boxes in numbers):
+        if not any(bool(prepared.boxes.max_load[boxes].isfinite().any()) for boxes in numbers):
             return state
         # The rows share one table of loads, so that it must hold the fullest pallet of any row: also of a row that
         # limits nothing. Boxes do not overlap, but for the tolerances by which cells and heights are compared.
@@ -381,11 +387,11 @@ class Packer:
         most = 1
         for boxes in numbers:
             if len(boxes):
-                least = float(goods.boxes.sizes[boxes].prod(1).min())
+                least = float(prepared.boxes.sizes[boxes].prod(1).min())
                 most = max(most, min(len(boxes), math.ceil(room / least)))
-        return self.limited(state, most)
+        return self.limit_loads(state, most)
 
-    def limited(self, state: Pallets, most: int) -> Pallets:
+    def limit_loads(self, state: Pallets, most: int) -> Pallets:
         """The state in which the load on boxes is limited from now on, of at most so many boxes a pallet."""
         shape, cells = state.number.shape, self.bin.cells if most else (0, 0)
         full: Any = partial(torch.full, device=self.device)
@@ -396,14 +402,14 @@ class Packer:
             boxes=full(shape, 0, dtype=torch.int64),
         )
 
-    def measured(self, state: Pallets, row: int, slot: int, heightmap: Tensor) -> Pallets:
+    def set_heightmap(self, state: Pallets, row: int, slot: int, heightmap: Tensor) -> Pallets:
         """The state with a measured heightmap (X, Y) of one pallet, metres above the pallet's top."""
         wanted = arguments.tensor("Packer", "heightmap", heightmap, torch.float32, self.bin.cells)
         maps = state.heightmap.clone()
         maps[row, slot] = torch.maximum(wanted.to(self.device) + self.pallet.deck, self.floor)
         return state._replace(heightmap=maps)
 
-    def emptied(self, state: Pallets, chosen: Tensor) -> Pallets:
+    def clear(self, state: Pallets, chosen: Tensor) -> Pallets:
         """The state with empty pallets, under their old numbers, in place of those chosen, (R, M) bool."""
         maps = chosen[..., None, None]
         return state._replace(
@@ -416,23 +422,23 @@ class Packer:
             boxes=torch.where(chosen, 0, state.boxes),
         )
 
-    def choose(self, state: Pallets, goods: Goods, offered: Tensor) -> Choice:
+    def choose(self, state: Pallets, prepared: PreparedBoxes, offered: Tensor) -> Choice:
         """The best placement of each row among boxes offered (R, K) int64, −1 for none."""
         pallets, rows = self.open_pallets, len(offered)
-        row = torch.where(offered >= 0, goods.row[offered.clamp_min(0)], -1)
+        row = torch.where(offered >= 0, prepared.row[offered.clamp_min(0)], -1)
         item = row.repeat_interleave(pallets, 0)  # (N, K), N = R·M
         heightmap = state.heightmap.flatten(0, 1)
-        weight = torch.where(offered >= 0, goods.weight[offered.clamp_min(0)], 0.0)
-        z_map, legal = self.maps(state, goods, item, weight.repeat_interleave(pallets, 0))
+        weight = torch.where(offered >= 0, prepared.weight[offered.clamp_min(0)], 0.0)
+        z_map, legal = self.maps(state, prepared, item, weight.repeat_interleave(pallets, 0))
         light = state.weight[:, :, None] + weight[:, None] <= self.pallet.weight * (1 + 1e-6)  # (R, M, K)
         open_ = (light & (state.number >= 0)[..., None]).flatten(0, 1)
         legal = legal & open_[..., None, None, None]
-        action = self._action(heightmap, goods, item, z_map, legal)
+        action = self._action(heightmap, prepared, item, z_map, legal)
         fits = self.kernels.any_legal(legal).view(rows, pallets)
-        placed = self._placement(goods, item, action, z_map)
-        after = self.kernels.place(heightmap, placed, goods.catalogue, self.bin.dropped)
+        placed = self._placement(prepared, item, action, z_map)
+        after = self.kernels.place(heightmap, placed, prepared.catalogue, self.bin.dropped)
         rise = (after - heightmap).sum((1, 2)).double() * self.bin.cell_area
-        hollow = rise - goods.catalogue.volume[placed.item_id.clamp_min(0)]
+        hollow = rise - prepared.catalogue.volume[placed.item_id.clamp_min(0)]
         hollow = torch.where(fits, hollow.view(rows, pallets), torch.inf)
         slot = hollow.argmin(1)
         some = fits.any(1)
@@ -441,35 +447,38 @@ class Packer:
         slot = torch.where(some, slot, fullest)
         at = torch.arange(rows, device=self.device, dtype=torch.int64) * pallets + slot
         each = action[at] // legal[0, 0].numel()
-        waiting = (row >= 0) & (goods.first[row.clamp_min(0)] >= 0)
+        waiting = (row >= 0) & (prepared.first[row.clamp_min(0)] >= 0)
         each = torch.where(some, each, waiting.byte().argmax(1))
         chosen = offered.gather(1, each[:, None])[:, 0]
         fresh = ~some & waiting.any(1)
         number = torch.where(fresh, state.opened, state.number.gather(1, slot[:, None])[:, 0])
-        begun = self._begun(goods, row.gather(1, each[:, None])[:, 0])
+        begun = self._begun(prepared, row.gather(1, each[:, None])[:, 0])
         turn, x, y, z = (torch.where(some, now[at], then) for now, then in zip(placed[1:], begun[1:], strict=True))
         box = torch.where(some | fresh, chosen, -1)
         return Choice(box, each, slot, number, fresh, turn, x, y, z - self.pallet.deck)
 
-    def place(self, state: Pallets, goods: Goods, choice: Choice, weight: Tensor | None = None) -> Pallets:
-        """The state after a choice of each row; the boxes have other weights (R,) than in `goods` if given."""
+    def place(self, state: Pallets, prepared: PreparedBoxes, choice: Choice, weight: Tensor | None = None) -> Pallets:
+        """The state after a choice of each row; the boxes have other weights (R,) than in `prepared` if given."""
         there, pallets, box = choice.box >= 0, self.open_pallets, choice.box.clamp_min(0)
         slots = torch.arange(pallets, device=self.device, dtype=torch.int64) == choice.slot[:, None]  # (R, M)
         fresh = slots & choice.fresh[:, None]
-        state = self.emptied(state, fresh)
-        item = torch.where(there, goods.row[box], -1)
+        state = self.clear(state, fresh)
+        item = torch.where(there, prepared.row[box], -1)
         items = torch.where(slots, item[:, None], -1).flatten()
         each = choice.turn, choice.x, choice.y, choice.z + self.pallet.deck
         placed = Placement(items, *(number.repeat_interleave(pallets) for number in each))
         heightmap, bears = state.heightmap.flatten(0, 1), state.bears
         if self.bearing.numel():
-            bears = self._bearing_after(heightmap, bears.flatten(0, 1), placed, goods)
-        after = self.kernels.place(heightmap, placed, goods.catalogue, self.bin.dropped)
+            bears = self._bearing_after(heightmap, bears.flatten(0, 1), placed, prepared)
+        after = self.kernels.place(heightmap, placed, prepared.catalogue, self.bin.dropped)
         put = slots & there[:, None]
-        weight, volume = goods.weight[box] if weight is None else weight, goods.catalogue.volume[item.clamp_min(0)]
+        weight, volume = (
+            prepared.weight[box] if weight is None else weight,
+            prepared.catalogue.volume[item.clamp_min(0)],
+        )
         if state.top.numel():
-            kilograms = (each.repeat_interleave(pallets) for each in (weight, goods.max_load[box]))
-            loads = state.loads.put(*self._cells_below(heightmap, placed, goods), *kilograms)
+            kilograms = (each.repeat_interleave(pallets) for each in (weight, prepared.max_load[box]))
+            loads = state.loads.add(*self._cells_below(heightmap, placed, prepared), *kilograms)
             shape = state.number.shape
             top, below, left, boxes = (each.unflatten(0, shape) for each in loads)
             state = state._replace(top=top, below=below, left=left, boxes=boxes)
@@ -482,7 +491,7 @@ class Packer:
             bears=bears.view(state.bears.shape),
         )
 
-    def lay(self, state: Pallets, goods: Goods, lying: Lying) -> Pallets:
+    def lay(self, state: Pallets, prepared: PreparedBoxes, lying: RestingBox) -> Pallets:
         """The state of one row and pallet after its box lies anywhere, on whole cells or between them."""
         box = torch.zeros(1, dtype=torch.int64, device=self.device)
         heights, level = state.heightmap[0, 0], lying.level + self.pallet.deck
@@ -499,14 +508,14 @@ class Packer:
             bears = bears[None, None]
         if state.top.numel():
             touched = carries & (heights >= level - self.bin.contact_tolerance)
-            loads = state.loads.put(touched[None], owned[None], goods.weight, goods.max_load)
+            loads = state.loads.add(touched[None], owned[None], prepared.weight, prepared.max_load)
             top, below, left, boxes = (each[None] for each in loads)
             state = state._replace(top=top, below=below, left=left, boxes=boxes)
         after = torch.where(owned, lying.top + self.pallet.deck, heights)
         return state._replace(
             heightmap=after[None, None],
-            weight=state.weight + goods.weight,
-            volume=state.volume + goods.catalogue.volume[goods.row[box]],
+            weight=state.weight + prepared.weight,
+            volume=state.volume + prepared.catalogue.volume[prepared.row[box]],
             bears=bears,
         )
 
@@ -525,9 +534,9 @@ class Packer:
         placed = Placement(zero, zero, zero + first[0], zero + first[1], z)
         return self.kernels.bear(heights[None], bears[None], placed, bounds, self.bin)[0]
 
-    def _cells_below(self, heightmap: Tensor, placed: Placement, goods: Goods) -> tuple[Tensor, Tensor]:
+    def _cells_below(self, heightmap: Tensor, placed: Placement, prepared: PreparedBoxes) -> tuple[Tensor, Tensor]:
         """Masks (N, X, Y) of the cells that placed boxes touch, and of all that they cover."""
-        covered = self._covered(placed, goods.catalogue)
+        covered = self._covered(placed, prepared.catalogue)
         return covered & (heightmap >= (placed.z - self.bin.contact_tolerance)[:, None, None]), covered
 
     def _covered(self, placed: Placement, catalogue: Catalogue) -> Tensor:
@@ -539,14 +548,14 @@ class Packer:
             inside.append((at >= first[:, None]) & (at < (first + along)[:, None]))
         return inside[0][:, :, None] & inside[1][:, None] & (placed.item_id >= 0)[:, None, None]
 
-    def corner(self, choice: Choice, goods: Goods) -> tuple[Tensor, Tensor]:
+    def corner(self, choice: Choice, prepared: PreparedBoxes) -> tuple[Tensor, Tensor]:
         """Lower corners of the boxes themselves, metres from the pallet's own, and their sides as turned; (R, 3) each.
 
         A box lies in the middle of the cells that it takes.
         """
-        sizes = goods.boxes.sizes.to(self.device)[choice.box.clamp_min(0)]
+        sizes = prepared.boxes.sizes.to(self.device)[choice.box.clamp_min(0)]
         sides = torch.einsum("rij,rj->ri", self.rotations.to(self.device)[choice.turn], sizes)
-        extent = goods.catalogue.extent[goods.row[choice.box.clamp_min(0)], choice.turn]
+        extent = prepared.catalogue.extent[prepared.row[choice.box.clamp_min(0)], choice.turn]
         first = torch.stack([choice.x, choice.y], 1).double() + extent / 2
         origin = torch.tensor(self.pallet.origin, dtype=torch.float64, device=self.device)
         at = origin + first * self.pallet.cell - sides[:, :2] / 2
@@ -554,7 +563,7 @@ class Packer:
 
     # -- maps and policies ------------------------------------------------------------------------------------------
 
-    def maps(self, state: Pallets, goods: Goods, item: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def maps(self, state: Pallets, prepared: PreparedBoxes, item: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Rest heights and legality, but for the most weight of a pallet, (N, K, O, Gx, Gy) each; N pallets in all.
 
         Of rows (N, K) int64 of the catalogue, −1 for none, and their kilograms (N, K) float32; those of which it is not
@@ -562,30 +571,32 @@ class Packer:
         """
         heightmap = state.heightmap.flatten(0, 1)
         bears = state.bears.flatten(0, 1)
-        if goods.soles.is_whole or not self.bin.rule.tracks_bearing:
-            z_map, legal = self.kernels.maps(Pile(heightmap, bears), item, goods.catalogue, self.bin)
+        if prepared.soles.is_whole or not self.bin.rule.tracks_bearing:
+            z_map, legal = self.kernels.maps(Pile(heightmap, bears), item, prepared.catalogue, self.bin)
         else:
-            z_map, legal = self.kernels.drop_map(heightmap, item, goods.catalogue, self.bin.dropped)
-            legal = self._upheld(heightmap, bears, z_map, legal, item, goods)
+            z_map, legal = self.kernels.drop_map(heightmap, item, prepared.catalogue, self.bin.dropped)
+            legal = self._upheld(heightmap, bears, z_map, legal, item, prepared)
         if state.top.numel():
             room = state.loads.room()[:, None]
             weak = room < torch.where(weight > 0, weight * (1 - 1e-6), torch.inf)[..., None, None]  # (N, K, X, Y)
             heights = torch.where(room <= 0, self.bin.size[2], heightmap[:, None])  # nothing fits above them
             weak_heights = torch.where(weak, heights, 0.0).flatten(0, 1)
             loose = self.bin.without_rule
-            at = self.kernels.drop_map(weak_heights, item.reshape(-1, 1), goods.catalogue, loose)[0].view(z_map.shape)
+            at = self.kernels.drop_map(weak_heights, item.reshape(-1, 1), prepared.catalogue, loose)[0].view(
+                z_map.shape
+            )
             legal = legal & ((at <= 0) | (at < z_map - self.bin.contact_tolerance))
         if self.turns == "axis":
-            legal = legal & goods.turns[item.clamp_min(0)][..., None, None]
+            legal = legal & prepared.turns[item.clamp_min(0)][..., None, None]
         if self.pallet.deck:
             legal = legal & (z_map >= self.pallet.deck - self.bin.tolerance)  # beside the pallet there is no floor
         return z_map, legal
 
     def _upheld(
-        self, heightmap: Tensor, bears: Tensor, z_map: Tensor, legal: Tensor, item: Tensor, goods: Goods
+        self, heightmap: Tensor, bears: Tensor, z_map: Tensor, legal: Tensor, item: Tensor, prepared: PreparedBoxes
     ) -> Tensor:
         """Legal placements (N, K, O, Gx, Gy) of which the touched cells hold the box."""
-        soles = goods.soles
+        soles = prepared.soles
         row = item.clamp_min(0)
         # The kernels judge a sole at its own first cell, so that maps are moved there, and the verdict is moved back.
         first_x, first_y = soles.first_x[row], soles.first_y[row]
@@ -606,27 +617,27 @@ class Packer:
         on_floor = z_map <= self.pallet.deck + self.bin.tolerance
         return legal & held & (on_floor | ~soles.is_small[row][..., None, None])
 
-    def _bearing_after(self, heightmap: Tensor, bears: Tensor, placed: Placement, goods: Goods) -> Tensor:
+    def _bearing_after(self, heightmap: Tensor, bears: Tensor, placed: Placement, prepared: PreparedBoxes) -> Tensor:
         """Mask (N, X, Y) of the cells that bear load after placements (N,) of boxes."""
-        soles = goods.soles
+        soles = prepared.soles
         if soles.is_whole:
-            return self.kernels.bear(heightmap, bears, placed, goods.catalogue, self.bin)
+            return self.kernels.bear(heightmap, bears, placed, prepared.catalogue, self.bin)
         row = placed.item_id.clamp_min(0)
         rim = soles.rim[row, placed.orientation]
         touching = placed._replace(x=placed.x + rim[:, 0], y=placed.y + rim[:, 1])
         after = self.kernels.bear(heightmap, bears, touching, soles.catalogue, self.bin)
-        covered = self._covered(placed, goods.catalogue)
+        covered = self._covered(placed, prepared.catalogue)
         touched = self._covered(touching, soles.catalogue) & ~soles.is_small[row, placed.orientation][:, None, None]
         return after & (touched | ~covered)
 
-    def _action(self, heightmap: Tensor, goods: Goods, item: Tensor, z_map: Tensor, legal: Tensor) -> Tensor:
+    def _action(self, heightmap: Tensor, prepared: PreparedBoxes, item: Tensor, z_map: Tensor, legal: Tensor) -> Tensor:
         """Actions (N,) that the policy takes; 0 where nothing is legal."""
         visible = item.shape[1]
         seen = {"box_heightmap": heightmap, "item_id": item, "z_map": z_map, "legal_mask": legal}
-        seen |= {"action_mask": legal.flatten(1), "item_size": self._sizes(goods.catalogue, item)}
+        seen |= {"action_mask": legal.flatten(1), "item_size": self._sizes(prepared.catalogue, item)}
         observed = TensorDict(seen, batch_size=[len(item)], device=self.device)
         env: Any = SimpleNamespace(
-            catalogue=goods.catalogue,
+            catalogue=prepared.catalogue,
             bin=self.bin.dropped,
             kernels=self.kernels,
             device=self.device,
@@ -646,21 +657,21 @@ class Packer:
         sizes = torch.cat([sides, catalogue.volume[row][..., None, None].expand(*sides.shape[:-1], 1)], -1)
         return torch.where((item >= 0)[..., None, None], sizes, 0.0).float()
 
-    def _placement(self, goods: Goods, item: Tensor, action: Tensor, z_map: Tensor) -> Placement:
+    def _placement(self, prepared: PreparedBoxes, item: Tensor, action: Tensor, z_map: Tensor) -> Placement:
         """Placements (N,) of actions among visible items (N, K)."""
-        turns, (grid_x, grid_y) = goods.catalogue.num_orientations, self.bin.grid
+        turns, (grid_x, grid_y) = prepared.catalogue.num_orientations, self.bin.grid
         place, rest = action % (grid_x * grid_y), action // (grid_x * grid_y)
         row = item.gather(1, (rest // turns)[:, None])[:, 0]
         z = z_map.flatten(1).gather(1, action[:, None])[:, 0]
-        return placed_at(row, rest % turns, place, z, goods.catalogue, self.bin)
+        return placed_at(row, rest % turns, place, z, prepared.catalogue, self.bin)
 
-    def _begun(self, goods: Goods, row: Tensor) -> Placement:
+    def _begun(self, prepared: PreparedBoxes, row: Tensor) -> Placement:
         """First placements (N,) of catalogue rows (N,) on an empty pallet."""
-        action = goods.first[row.clamp_min(0)].clamp_min(0)
+        action = prepared.first[row.clamp_min(0)].clamp_min(0)
         per_turn = self.bin.grid[0] * self.bin.grid[1]
         z = torch.full(row.shape, self.pallet.deck, dtype=torch.float32, device=self.device)
         turn, place = action // per_turn, action % per_turn
-        return placed_at(row, turn, place, z, goods.catalogue, self.bin)
+        return placed_at(row, turn, place, z, prepared.catalogue, self.bin)
 
 
 def _kernels(device: torch.device) -> Kernels:

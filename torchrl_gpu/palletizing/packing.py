@@ -5,26 +5,34 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from torchrl_gpu.envs.packing.items.lists import LENGTHS, BoxList, read_list
 from torchrl_gpu.envs.packing.physics.scene import FRICTION
 from torchrl_gpu.palletizing.cells import choose_cell
-from torchrl_gpu.palletizing.packer import PRESETS, Boxes, Goods, Packer, Pallet
-from torchrl_gpu.palletizing.plan import PalletPlans, Placements, simulated
+from torchrl_gpu.palletizing.packer import PRESETS, Boxes, Choice, Packer, Pallet, PreparedBoxes
+from torchrl_gpu.palletizing.plan import PalletPlans, Placements, simulate
 from torchrl_gpu.palletizing.search import TRIES, search
 from torchrl_gpu.system import arguments
 
 WHERE = "pack"
 MOST_METRES = 100.0
-_CHUNK = 2**20  # elements of the maps of all placements that are made at once: they stay near the caches
+_LEAST_METRES = 0.01
+_MOST_VISIBLE = 1024
+_MOST_TRIES = 2**16
+# Elements of the maps of all placements that are made at once: so few stay near the caches.
+_CHUNK = 2**20
 _SIZE = re.compile(r"([\d.,]+(?:x[\d.,]+){1,2})\s*([a-z]*)")
 _LENGTH = re.compile(r"([\d.,]+)\s*([a-z]*)")
-Say = Callable[[str], None]
+_LENGTH_WORDS = "a length, such as 15 or 15mm"
+
+# Called with a line about the progress.
+Report = Callable[[str], None]
 
 
 def pack(
@@ -47,11 +55,12 @@ def pack(
     physics: bool = False,
     friction: float = FRICTION,
     device: str | torch.device = "auto",
-    say: Say = lambda words: None,
+    say: Report = lambda words: None,
 ) -> PalletPlans:
-    """Packs every box of every order, in the order of the list, and opens a pallet wherever nothing fits any more.
+    """Pack every box of every order, in the order of the list.
 
-    Lengths are in the unit of the list, or say their own: `1500mm`, `48in`.
+    A pallet is opened wherever nothing fits any more. Lengths are in the unit of the list, or say their own: `1500mm`,
+    `48in`.
 
     Args:
         orders: List of boxes, see `read_list`, or one that is read already.
@@ -73,11 +82,11 @@ def pack(
         physics: Simulate every pallet in MuJoCo, without walls, with the weights where they are listed.
         friction: Coulomb's coefficient in that simulation.
         device: As in `get_device`.
-        say: Called with what is going on.
+        say: Called with a line about the progress.
 
     Raises:
         FileNotFoundError: There is no such list or policy.
-        ValueError: An argument cannot be, or the list cannot be read.
+        ValueError: An argument is not valid, or the list cannot be read.
         ModuleNotFoundError: A library for the list or for the simulation is not installed.
     """
     friction = arguments.number(WHERE, "friction", friction, 0)
@@ -88,147 +97,240 @@ def pack(
 
         load_mujoco()
     found = orders if isinstance(orders, BoxList) else read_orders(Path(orders), unit, columns)
-    per_unit = LENGTHS[found.unit] / 1000  # of the sizes, metres
-    own = LENGTHS[found.own_unit] / 1000
-    sides = sides_of(pallet, own)
-    most = sides[2] if height is None else metres("height", height, own, above=0.0)
-    load = math.inf if weight is None else arguments.number(WHERE, "weight", weight, above=0)
-    room = {name: metres(name, given, own) for name, given in (("gap", gap), ("overhang", overhang))}
-    sizes = torch.from_numpy(np.concatenate(found.sizes)) * per_unit
-    bare = Pallet(sides[0], sides[1], most, load, **room)
-    side, told = (
-        choose_cell(sizes, bare, found.own_unit) if cell is None else (metres("cell", cell, own, above=0.0), "")
+    unit_m = LENGTHS[found.own_unit] / 1000
+    length, width, most_height = sides_of(pallet, unit_m)
+    if height is not None:
+        most_height = metres("height", height, unit_m, above=0.0)
+    most_weight = math.inf
+    if weight is not None:
+        most_weight = arguments.number(WHERE, "weight", weight, above=0)
+    chosen = Pallet(
+        length,
+        width,
+        most_height,
+        most_weight,
+        gap=metres("gap", gap, unit_m),
+        overhang=metres("overhang", overhang, unit_m),
     )
-    chosen = Pallet(sides[0], sides[1], most, load, **room, cell=side)
-    if visible != "all":
-        visible = arguments.whole(WHERE, "visible", visible, 1, 1024)
-        arguments.check_effect(WHERE, "visible all", tries=(tries, TRIES))
-    tries = arguments.whole(WHERE, "tries", tries, 1, 2**16)
-    options: dict[str, Any] = {"turns": turns, "stability": stability, "policy": policy, "device": device}
-    packer = Packer(chosen, open_pallets=open_pallets, **options)
-    weights = torch.from_numpy(np.concatenate(found.weights))
-    fragile, up = (torch.from_numpy(np.concatenate(each)) for each in (found.fragile, found.up))
-    max_load = torch.from_numpy(np.concatenate(found.max_loads)).masked_fill(fragile, 0.0)
-    goods = packer.goods(Boxes(sizes, weights.nan_to_num(0.0), up, max_load))
-    told = "\n".join(filter(None, [told, _small_boxes(packer, goods)]))
-    numbers = np.split(np.arange(len(sizes)), np.cumsum([len(each) for each in found.sizes])[:-1])
-    fits = np.array([not reason for reason in goods.reasons])
-    line = [each[fits[each]] for each in numbers]
-    if isinstance(visible, str):
-        placed = search(packer, goods, line, tries, say=say)
+    boxes = boxes_of(found)
+    notes = []
+    if cell is None:
+        cell_m, note = choose_cell(boxes.sizes, chosen, found.own_unit)
+        notes.append(note)
     else:
-        placed = carry_out(packer, goods, line, visible, say)
-    plans = PalletPlans(found, chosen, placed, goods.reasons, told)
-    return simulated(plans, friction, say) if physics else plans
+        cell_m = metres("cell", cell, unit_m, above=0.0)
+    chosen = replace(chosen, cell=cell_m)
+    if visible != "all":
+        visible = arguments.whole(WHERE, "visible", visible, 1, _MOST_VISIBLE)
+        arguments.check_effect(WHERE, "visible all", tries=(tries, TRIES))
+    tries = arguments.whole(WHERE, "tries", tries, 1, _MOST_TRIES)
+    packer = Packer(chosen, open_pallets=open_pallets, turns=turns, stability=stability, policy=policy, device=device)
+    prepared = packer.prepare(boxes)
+    notes += _notes_on_small_boxes(packer, prepared)
+    fitting = _fitting_boxes(found, prepared)
+    if isinstance(visible, str):
+        placed = search(packer, prepared, fitting, tries, say=say)
+    else:
+        placed = carry_out(packer, prepared, fitting, visible, say)
+    plans = PalletPlans(found, chosen, placed, prepared.reasons, "\n".join(notes))
+    return simulate(plans, friction, say) if physics else plans
 
 
-def _small_boxes(packer: Packer, goods: Goods) -> str:
-    """A line about boxes that fill no whole cell in any turn, since they cost pallets; "" without any."""
+def boxes_of(found: BoxList) -> Boxes:
+    """Boxes of a list, in metres and kilograms."""
+    sizes = torch.from_numpy(np.concatenate(found.sizes)) * (LENGTHS[found.unit] / 1000)
+    weights = torch.from_numpy(np.concatenate(found.weights))
+    is_fragile = torch.from_numpy(np.concatenate(found.fragile))
+    up = torch.from_numpy(np.concatenate(found.up))
+    max_load = torch.from_numpy(np.concatenate(found.max_loads)).masked_fill(is_fragile, 0.0)
+    return Boxes(sizes, weights.nan_to_num(0.0), up, max_load)
+
+
+def _fitting_boxes(found: BoxList, prepared: PreparedBoxes) -> list[np.ndarray]:
+    """Numbers of the boxes of each order that fit an empty pallet, (…) int64 each."""
+    ends = np.cumsum([len(sizes) for sizes in found.sizes])
+    numbers = np.split(np.arange(ends[-1]), ends[:-1])
+    fits = np.array([not reason for reason in prepared.reasons])
+    return [boxes[fits[boxes]] for boxes in numbers]
+
+
+def _notes_on_small_boxes(packer: Packer, prepared: PreparedBoxes) -> list[str]:
+    """A line about boxes that fill no whole cell in any turn, if there are any.
+
+    Such boxes cost pallets.
+    """
     if packer.bin.stability != "load_bearing":
-        return ""
-    small = int(goods.soles.is_small.all(1)[goods.row].sum())
+        return []
+    small = int(prepared.soles.is_small.all(1)[prepared.row].sum())
     if not small:
-        return ""
+        return []
     cell = f"{1000 * packer.pallet.cell:g} mm"
-    return (
+    return [
         f"{small:,} boxes fill no whole cell of {cell}: they stand on the floor alone and carry nothing; smaller cells"
         " (--cell) let them be stacked"
-    )
+    ]
 
 
 def read_orders(path: Path, unit: str | None, columns: dict[str, str] | None = None) -> BoxList:
-    """A list of boxes that says its unit, or is given one; see `read_list`."""
+    """Read a list of boxes that says its unit, or is given one.
+
+    See `read_list`.
+    """
     where = f"{WHERE}: {path}"
     if unit is not None:
         arguments.choice(WHERE, "unit", unit, LENGTHS)
     if not path.is_file():
-        raise FileNotFoundError(f"{where}: want a list of boxes, .csv, .xlsx, .parquet or .json; there is none")
+        raise FileNotFoundError(f"{where}: no such file; give a list of boxes, .csv, .xlsx, .parquet or .json")
     found = read_list(path, where, unit or "cells", columns)
     if not found.orders:
-        came = f"line {found.faults[0][0]}: {found.faults[0][2]}" if found.faults else "an empty list"
-        raise ValueError(f"{where}: want at least one box; got {came}")
+        reason = ""
+        if found.faults:
+            line, _, fault = found.faults[0]
+            reason = f": line {line}: {fault}"
+        raise ValueError(f"{where}: the list has no box{reason}")
     if found.unit == "cells":
-        raise ValueError(f"{where}: want --unit, as the list does not say it, one of {', '.join(LENGTHS)}; got none")
+        raise ValueError(f"{where}: the list does not say its unit: give --unit, one of {', '.join(LENGTHS)}")
     if unit is not None and unit != found.own_unit and LENGTHS[unit] != LENGTHS[found.own_unit]:
-        raise ValueError(f"{where}: want the unit of the list, {found.own_unit}; got --unit {unit}")
+        raise ValueError(f"{where}: the unit of the list is {found.own_unit}, not {unit}: leave --unit out")
     return found
 
 
 def metres(name: str, given: str | float, unit_m: float, above: float | None = None) -> float:
-    """A length in metres, of a number in a unit of so many metres or of text that may say another."""
+    """Convert a length to metres.
+
+    It is a number in a unit of `unit_m` metres, or a text that may say another unit.
+    """
     match = _LENGTH.fullmatch(str(given).strip().casefold())
     if not match or (match[2] and match[2] not in LENGTHS):
-        arguments.refuse(WHERE, name, "a length, such as 15 or 15mm", given)
-    return _number(name, match[1], given, above) * (LENGTHS[match[2]] / 1000 if match[2] else unit_m)
+        arguments.refuse(WHERE, name, _LENGTH_WORDS, given)
+    text, own_unit = match.groups()
+    return _number(name, text, given, above) * _unit_metres(own_unit, unit_m)
 
 
 def sides_of(pallet: str, unit_m: float) -> tuple[float, float, float]:
     """Length, width and most height of a pallet by name, or of sides, metres."""
     if pallet in PRESETS:
         return PRESETS[pallet]
-    wanted = f"one of {', '.join(PRESETS)} or sides such as 1200x800mm or 120x80x150cm"
     match = _SIZE.fullmatch(str(pallet).strip().casefold())
     if not match or (match[2] and match[2] not in LENGTHS):
+        wanted = f"one of {', '.join(PRESETS)} or sides such as 1200x800mm or 120x80x150cm"
         arguments.refuse(WHERE, "pallet", wanted, pallet)
-    per = LENGTHS[match[2]] / 1000 if match[2] else unit_m
-    sides = [_number("pallet", each, pallet, 0.0) * per for each in match[1].split("x")]
-    if not 0.01 <= min(sides) <= max(sides) <= MOST_METRES:
-        arguments.refuse(WHERE, "pallet", f"of sides from 10 mm to {MOST_METRES:g} m", pallet)
-    return sides[0], sides[1], sides[2] if len(sides) == 3 else PRESETS["eur"][2]
+    text, own_unit = match.groups()
+    side_m = _unit_metres(own_unit, unit_m)
+    sides = [_number("pallet", side, pallet, 0.0) * side_m for side in text.split("x")]
+    if not _LEAST_METRES <= min(sides) <= max(sides) <= MOST_METRES:
+        arguments.refuse(WHERE, "pallet", f"of sides from {1000 * _LEAST_METRES:g} mm to {MOST_METRES:g} m", pallet)
+    if len(sides) == 2:
+        sides.append(PRESETS["eur"][2])
+    length, width, height = sides
+    return length, width, height
 
 
-def _number(name: str, text: str, given: Any, above: float | None) -> float:
+def _unit_metres(own_unit: str, unit_m: float) -> float:
+    """Metres of the unit that a length says, or else of the list's."""
+    return LENGTHS[own_unit] / 1000 if own_unit else unit_m
+
+
+def _number(name: str, text: str, given: object, above: float | None) -> float:
     try:
         value = float(text.replace(",", "."))
     except ValueError:
-        arguments.refuse(WHERE, name, "a length, such as 15 or 15mm", given)
+        arguments.refuse(WHERE, name, _LENGTH_WORDS, given)
     return arguments.number(WHERE, name, value, 0, above=above)
 
 
 def carry_out(
-    packer: Packer, goods: Goods, orders: Sequence[np.ndarray], visible: int, say: Say = lambda words: None
+    packer: Packer,
+    prepared: PreparedBoxes,
+    orders: Sequence[np.ndarray],
+    visible: int,
+    report: Report = lambda words: None,
 ) -> Placements:
-    """Packs the boxes (…) int64 of each order, some orders side by side, and returns their placements in order."""
-    rank = sorted((i for i, each in enumerate(orders) if len(each)), key=lambda i: -len(orders[i]))
-    turns = goods.catalogue.num_orientations
-    side_by_side = max(1, _CHUNK // (packer.open_pallets * visible * turns * math.prod(packer.bin.cells)))
-    parts, done, total = [], 0, sum(map(len, orders))
-    for first in range(0, len(rank), side_by_side):
-        chosen = rank[first : first + side_by_side]
-        longest = [orders[i] for i in chosen]
-        placed = _packed(packer, goods, longest, visible, lambda more: say(f"{done + more:,} of {total:,} boxes"))  # noqa: B023
+    """Pack the boxes (…) int64 of each order, and return their placements in order.
+
+    Some orders are packed side by side, those of about equally many boxes, as a batch takes as long as its longest one.
+    """
+    used = [i for i, boxes in enumerate(orders) if len(boxes)]
+    longest_first = sorted(used, key=lambda i: -len(orders[i]))
+    turns = prepared.catalogue.num_orientations
+    elements = packer.open_pallets * visible * turns * math.prod(packer.bin.cells)
+    side_by_side = max(1, _CHUNK // elements)
+    progress = _Progress(sum(len(boxes) for boxes in orders), report)
+    parts = []
+    for first in range(0, len(longest_first), side_by_side):
+        chosen = longest_first[first : first + side_by_side]
+        placed = _pack_side_by_side(packer, prepared, [orders[i] for i in chosen], visible, progress)
         parts.append(placed._replace(order=np.array(chosen)[placed.order]))
-        done += sum(map(len, longest))
-    return Placements.joined(parts)
+    return Placements.join(parts)
 
 
-def _packed(
-    packer: Packer, goods: Goods, orders: Sequence[np.ndarray], visible: int, progress: Callable[[int], None]
+class _Progress:
+    """Boxes that are placed, of so many in all."""
+
+    def __init__(self, total: int, report: Report) -> None:
+        self._total = total
+        self._report = report
+        self._done = 0
+
+    def add(self, boxes: int) -> None:
+        self._done += boxes
+        self._report(f"{self._done:,} of {self._total:,} boxes")
+
+
+class _Steps:
+    """Placements of the steps of a batch, on its device.
+
+    Args:
+        rows: Numbers of the orders of the batch, (R,) int64.
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        self._rows = rows
+        self._numbers: list[Tensor] = []
+        self._along: list[Tensor] = []
+        self._lengths: list[Tensor] = []
+
+    def add(self, step: int, choice: Choice, along: Tensor, corner: Tensor, sides: Tensor) -> None:
+        rows = self._rows[: len(choice.box)]
+        numbers = [rows, torch.full_like(choice.box, step), choice.box, choice.number]
+        self._numbers.append(torch.stack(numbers, 1))
+        self._along.append(along)
+        self._lengths.append(torch.cat([corner, sides], 1))
+
+    def read(self) -> Placements:
+        """Read all placements from the device."""
+        order, step, box, pallet = torch.cat(self._numbers).cpu().numpy().T
+        along = torch.cat(self._along).cpu().numpy()
+        lengths = torch.cat(self._lengths).cpu().numpy()
+        return Placements(order, step, box, pallet, along, corner=lengths[:, :3], sides=lengths[:, 3:])
+
+
+def _pack_side_by_side(
+    packer: Packer, prepared: PreparedBoxes, orders: Sequence[np.ndarray], visible: int, progress: _Progress
 ) -> Placements:
-    """Placements of orders, the longest first, by their place among these.
+    """Pack some orders, the longest first, and number them by their place among these.
 
-    Every step places one box of every order that has one left; orders that are done leave the batch.
+    Every step places one box of every order that has one left. Orders that are done leave the batch, from its end.
     """
     lines = [torch.from_numpy(order) for order in orders]
     boxes = torch.nn.utils.rnn.pad_sequence(lines, batch_first=True, padding_value=-1).to(packer.device)
     boxes = torch.nn.functional.pad(boxes, (0, visible), value=-1)
-    number = torch.arange(len(orders), device=packer.device, dtype=torch.int64)
-    state, offered = packer.begun(goods, orders), boxes[:, :visible]
+    state = packer.begin(prepared, orders)
+    offered = boxes[:, :visible]
     slots = torch.arange(visible, device=packer.device, dtype=torch.int64)
-    along = packer.rotations.argmax(2).to(packer.device)  # (O, 3), which listed side lies along x, y and z
-    steps, count = [], 0
+    # Which listed side lies along x, y and z in each turn.
+    along = packer.rotations.argmax(2).to(packer.device)  # (O, 3)
+    steps = _Steps(torch.arange(len(orders), device=packer.device, dtype=torch.int64))
     for step in range(len(orders[0])):
         rows = sum(len(order) > step for order in orders)
-        state, offered = type(state)(*(each[:rows] for each in state)), offered[:rows]
-        choice = packer.choose(state, goods, offered)
-        state = packer.place(state, goods, choice)
-        corner, sides = packer.corner(choice, goods)
-        numbers = number[:rows], torch.full_like(choice.box, step), choice.box, choice.number
-        steps.append((torch.stack(numbers, 1), along[choice.turn], torch.cat([corner, sides], 1)))
-        behind = torch.cat([offered, boxes[:rows, visible + step, None]], 1)
-        offered = behind.gather(1, slots + (slots >= choice.offer[:, None]))
-        count += rows
-        progress(count)
-    about, sides_along, lengths = (torch.cat(each).cpu().numpy() for each in zip(*steps, strict=True))
-    order, step, box, pallet = about.T
-    return Placements(order, step, box, pallet, sides_along, lengths[:, :3], lengths[:, 3:])
+        state = state.first(rows)
+        offered = offered[:rows]
+        choice = packer.choose(state, prepared, offered)
+        state = packer.place(state, prepared, choice)
+        corner, sides = packer.corner(choice, prepared)
+        steps.add(step, choice, along[choice.turn], corner, sides)
+        # The next box of each order comes last. Those behind the box that was chosen move up.
+        candidates = torch.cat([offered, boxes[:rows, visible + step, None]], 1)
+        offered = candidates.gather(1, slots + (slots >= choice.offer[:, None]))
+        progress.add(rows)
+    return steps.read()

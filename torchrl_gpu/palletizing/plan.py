@@ -1,4 +1,7 @@
-"""`PalletPlans`: where every box of some orders goes, in the user's units, beside the fewest pallets that could do."""
+"""`PalletPlans`: where every box of some orders goes, in the user's units.
+
+Its counts stand next to the fewest pallets that volume and weight allow.
+"""
 
 from __future__ import annotations
 
@@ -6,64 +9,109 @@ import csv
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, NotRequired, Self, TypedDict, cast
 
 import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
-from torchrl_gpu.envs.packing.items.lists import LENGTHS, SIDES, BoxList
+from torchrl_gpu.envs.packing.items.lists import LENGTHS, SIDES, BoxList, Label
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.plan import PackingPlan, Pose
 from torchrl_gpu.palletizing.packer import Pallet
-from torchrl_gpu.palletizing.page import write_pages
+from torchrl_gpu.palletizing.page import PalletVerdict, PlanSummary, Row, write_pages
 
-TOUCH_M = 2e-3  # what is closer to a box's base carries it, in layers
-_MOST_SHOWN = 20  # orders of the table on the terminal
-_NOISE_M = 3e-7  # in heights, which are sums of float32
+# A box carries another, and so is a layer below it, where top and base are this close.
+TOUCH_M = 2e-3
+# Orders of the table on the terminal.
+_MOST_SHOWN = 20
+# Heights are sums of float32, and so off by about this much.
+_NOISE_M = 3e-7
+# Rounding errors of volumes and weights must not ask for one more pallet.
+_ROUNDING = 1e-6
+_MOST_DIGITS = 11
 
 
 class Placements(NamedTuple):
-    """P placements; of each order in the order in which they are made."""
+    """Placements of P boxes, those of each order in the order in which they are made.
 
-    order: np.ndarray  # (P,) int64, number of the order
-    step: np.ndarray  # (P,) int64, from 0, within the order
-    box: np.ndarray  # (P,) int64, number of the box in the whole list
-    pallet: np.ndarray  # (P,) int64, number of the pallet in its order, from 0
-    along: np.ndarray  # (P, 3) int64, which of the listed sides lies along x, y and z
-    corner: np.ndarray  # (P, 3) float64, metres from the pallet's corner
-    sides: np.ndarray  # (P, 3) float64, metres along x, y and z
+    Attributes:
+        order: Number of the order, (P,) int64.
+        step: Number of the placement within its order, from 0, (P,) int64.
+        box: Number of the box in the whole list, (P,) int64.
+        pallet: Number of the pallet in its order, from 0, (P,) int64.
+        along: Which of the listed sides lies along x, y and z, (P, 3) int64.
+        corner: Lower corner, metres from the pallet's corner, (P, 3) float64.
+        sides: Metres along x, y and z, (P, 3) float64.
+    """
+
+    order: np.ndarray
+    step: np.ndarray
+    box: np.ndarray
+    pallet: np.ndarray
+    along: np.ndarray
+    corner: np.ndarray
+    sides: np.ndarray
 
     @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Placements:
-        """All of some placements, by order and step."""
+    def join(cls, parts: Sequence[Self]) -> Placements:
+        """Join some placements, sorted by order and step."""
         if not parts:
-            none, three = np.zeros(0, dtype=np.int64), np.zeros((0, 3))
-            return cls(none, none, none, none, np.zeros((0, 3), dtype=np.int64), three, three)
-        joined = cls(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+            return cls._make_empty()
+        columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        joined = cls(*columns)
         return joined.rows(np.lexsort((joined.step, joined.order)))
 
+    @classmethod
+    def _make_empty(cls) -> Placements:
+        no_numbers = np.zeros(0, dtype=np.int64)
+        no_lengths = np.zeros((0, 3))
+        return cls(
+            order=no_numbers,
+            step=no_numbers,
+            box=no_numbers,
+            pallet=no_numbers,
+            along=np.zeros((0, 3), dtype=np.int64),
+            corner=no_lengths,
+            sides=no_lengths,
+        )
+
     def rows(self, chosen: np.ndarray) -> Placements:
-        """Some of the placements."""
-        return Placements(*(each[chosen] for each in self))
+        """Some of the placements, by number or by mask."""
+        return Placements(*(column[chosen] for column in self))
 
 
 class Verdict(NamedTuple):
-    """Verdict of a simulation on a pallet."""
+    """Verdict of a simulation on a pallet.
 
-    share: float  # of the boxes that stay within 2 cm and π/6 of the plan
-    fallen: list[int]  # sequence numbers of the others, from 1
-    seconds: float  # simulated
+    Attributes:
+        share: Share of the boxes that stay within 2 cm and π/6 of the plan.
+        fallen: Sequence numbers of the others, from 1.
+        seconds: Physical time that was simulated.
+    """
+
+    share: float
+    fallen: list[int]
+    seconds: float
 
 
 class LoadedPallet(NamedTuple):
-    """One pallet of an order."""
+    """One pallet of an order.
+
+    Attributes:
+        order: Name of the order.
+        number: From 1, within the order.
+        placed: Its boxes.
+        layer: Layer of each box, from 1, see `layers`, (P,) int64.
+        verdict: None without a simulation.
+    """
 
     order: str
-    number: int  # from 1, within the order
+    number: int
     placed: Placements
-    layer: np.ndarray  # (P,) int64, from 1: one more than that of the boxes below that it touches
+    layer: np.ndarray
     verdict: Verdict | None
 
     @property
@@ -71,25 +119,91 @@ class LoadedPallet(NamedTuple):
         return f"order {self.order}, pallet {self.number}"
 
 
+# Plain counts of an order. "stand" and "fallen" are there after a simulation.
+OrderRow = TypedDict(
+    "OrderRow",
+    {
+        "order": str,
+        "boxes": int,
+        "pallets": int,
+        "m3": float,
+        "kg": float,
+        "stand": NotRequired[int],
+        "fallen": NotRequired[int],
+        "at least": int,
+        "fill": float,
+    },
+)
+
+
+@dataclass
+class _OrderCounts:
+    """Counts of an order, or of all orders.
+
+    Attributes:
+        boxes, pallets: That are placed, and that they take.
+        volume_m3, weight_kg: Of the boxes.
+        standing: Pallets of which no box falls in the simulation.
+        fallen: Boxes that fall there.
+        fewest: Pallets that could do at best, by volume and by weight.
+    """
+
+    boxes: int = 0
+    pallets: int = 0
+    volume_m3: float = 0.0
+    weight_kg: float = 0.0
+    standing: int = 0
+    fallen: int = 0
+    fewest: int = 0
+
+    def add(self, other: _OrderCounts) -> None:
+        self.boxes += other.boxes
+        self.pallets += other.pallets
+        self.volume_m3 += other.volume_m3
+        self.weight_kg += other.weight_kg
+        self.standing += other.standing
+        self.fallen += other.fallen
+        self.fewest += other.fewest
+
+    def fill(self, pallet_m3: float) -> float:
+        """Share of the pallets' room that is filled."""
+        return self.volume_m3 / (self.pallets * pallet_m3)
+
+
 class PalletPlans(NamedTuple):
-    """Plans of some orders."""
+    """Plans of some orders.
+
+    Attributes:
+        found: The list of boxes.
+        pallet: That they go on.
+        placed: Where they go.
+        reasons: Why each box of the list is left out, "" where it is placed.
+        told: Lines about the cells, or "".
+        verdicts: Of each pallet, in the order of `pallets`. None without a simulation.
+    """
 
     found: BoxList
     pallet: Pallet
     placed: Placements
-    reasons: list[str]  # of each box of the list why it is left out; "" where it is placed
-    told: str  # lines about the cells, or nothing
-    verdicts: list[Verdict] | None = None  # of each pallet
+    reasons: list[str]
+    told: str
+    verdicts: list[Verdict] | None = None
 
     def pallets(self) -> list[LoadedPallet]:
         """All pallets, by order and number."""
-        p, loaded = self.placed, []
-        rank = np.lexsort((p.step, p.pallet, p.order))
-        starts = np.flatnonzero(np.diff(p.order[rank]) | np.diff(p.pallet[rank])) + 1
-        for i, chosen in enumerate(np.split(rank, starts) if len(rank) else []):
-            rows = p.rows(chosen)
+        placed = self.placed
+        rank = np.lexsort((placed.step, placed.pallet, placed.order))
+        if not len(rank):
+            return []
+        is_other_order = np.diff(placed.order[rank])
+        is_other_pallet = np.diff(placed.pallet[rank])
+        starts = np.flatnonzero(is_other_order | is_other_pallet) + 1
+        loaded = []
+        for i, chosen in enumerate(np.split(rank, starts)):
+            rows = placed.rows(chosen)
+            order = self.found.orders[rows.order[0]]
+            number = int(rows.pallet[0]) + 1
             verdict = None if self.verdicts is None else self.verdicts[i]
-            order, number = self.found.orders[rows.order[0]], int(rows.pallet[0]) + 1
             loaded.append(LoadedPallet(order, number, rows, layers(rows), verdict))
         return loaded
 
@@ -98,18 +212,17 @@ class PalletPlans(NamedTuple):
         lines = {}
         for box, reason in enumerate(self.reasons):
             if reason:
-                order, label = self.labelled(box)
+                order, label = self.order_and_label(box)
                 lines[label["line"]] = (label["line"], order, reason)
         return sorted(lines.values())
 
-    def labelled(self, box: int) -> tuple[str, dict[str, Any]]:
-        """Order and label of a box of the list."""
-        order = int(np.searchsorted(self._ends(), box, side="right"))
+    def order_and_label(self, box: int) -> tuple[str, Label]:
+        """Order of a box of the list, and its label."""
+        ends = np.cumsum([len(sizes) for sizes in self.found.sizes])
+        order = int(np.searchsorted(ends, box, side="right"))
         labels = self.found.labels[order]
-        return self.found.orders[order], labels[box - int(self._ends()[order]) + len(labels)]
-
-    def _ends(self) -> np.ndarray:
-        return np.cumsum([len(each) for each in self.found.sizes])
+        first = int(ends[order]) - len(labels)
+        return self.found.orders[order], labels[box - first]
 
     @property
     def unit_m(self) -> float:
@@ -118,154 +231,271 @@ class PalletPlans(NamedTuple):
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """A row of plain values for every box: those that are placed, then those that are left out with the reason."""
-        unit, per = self.found.own_unit, self.unit_m
+    def rows(self) -> Iterator[Row]:
+        """A row of plain values for every box.
+
+        Those that are placed come first, then those that are left out, with the reason, then the rows of the list that
+        give no box.
+        """
         for pallet in self.pallets():
-            for i, box in enumerate(pallet.placed.box.tolist()):
-                label = self.labelled(box)[1]
-                lengths = [*pallet.placed.corner[i].tolist(), *pallet.placed.sides[i].tolist()]
-                written = [_short(each, per) for each in lengths]
-                along = pallet.placed.along[i].tolist()
-                row = {"order": pallet.order, "pallet": pallet.number, "sequence": i + 1, "layer": int(pallet.layer[i])}
-                row |= {"article": label.get("article", ""), "line": label["line"]}
-                row |= {f"{name}_{unit}": value for name, value in zip(("x", "y", "z", *SIDES), written, strict=True)}
-                row |= {"turned": "yes" if along[0] > along[1] else "no", "up": SIDES[along[2]]}
-                yield row | {"weight_kg": label.get("weight/kg", ""), "left out": ""}
-        sizes = np.concatenate(self.found.sizes) * LENGTHS[self.found.unit] / 1000
+            for i in range(len(pallet.placed.box)):
+                yield self._placed_row(pallet, i)
+        sizes_m = np.concatenate(self.found.sizes) * LENGTHS[self.found.unit] / 1000
         for box, reason in enumerate(self.reasons):
             if reason:
-                order, label = self.labelled(box)
-                row = {"order": order, "article": label.get("article", ""), "line": label["line"]}
-                size = zip(SIDES, sizes[box].tolist(), strict=True)
-                row |= {f"{name}_{unit}": _short(value, per) for name, value in size}
-                yield row | {"weight_kg": label.get("weight/kg", ""), "left out": reason}
+                yield self._left_out_row(box, sizes_m[box], reason)
         for line, order, reason in self.found.faults:
             yield {"order": order, "line": line, "left out": reason}
 
-    def orders(self) -> list[dict[str, Any]]:
-        """Counts of every order: boxes, pallets, the fewest that could do by volume and by weight, and fill."""
-        counted: dict[str, dict[str, Any]] = {}
+    def _placed_row(self, pallet: LoadedPallet, i: int) -> Row:
+        placed = pallet.placed
+        _, label = self.order_and_label(int(placed.box[i]))
+        row: Row = {"order": pallet.order, "pallet": pallet.number, "sequence": i + 1, "layer": int(pallet.layer[i])}
+        row["article"] = label.get("article", "")
+        row["line"] = label["line"]
+        row |= self._lengths(("x", "y", "z"), placed.corner[i])
+        row |= self._lengths(SIDES, placed.sides[i])
+        along_x, along_y, along_z = placed.along[i].tolist()
+        row["turned"] = "yes" if along_x > along_y else "no"
+        row["up"] = SIDES[along_z]
+        row["weight_kg"] = label.get("weight/kg", "")
+        row["left out"] = ""
+        return row
+
+    def _left_out_row(self, box: int, size_m: np.ndarray, reason: str) -> Row:
+        order, label = self.order_and_label(box)
+        row: Row = {"order": order, "article": label.get("article", ""), "line": label["line"]}
+        row |= self._lengths(SIDES, size_m)
+        row["weight_kg"] = label.get("weight/kg", "")
+        row["left out"] = reason
+        return row
+
+    def _lengths(self, names: Sequence[str], lengths_m: np.ndarray) -> Row:
+        """Lengths by name and unit, as they are written."""
+        unit = self.found.own_unit
+        row: Row = {}
+        for name, length in zip(names, lengths_m.tolist(), strict=True):
+            row[f"{name}_{unit}"] = _short(length, self.unit_m)
+        return row
+
+    def orders(self) -> list[OrderRow]:
+        """Plain counts of every order.
+
+        They are boxes, pallets, the fewest pallets that could do by volume and by weight, and fill. After a simulation
+        also pallets that stand, and boxes that fall.
+        """
+        rows = []
+        for order, counts in self._counts().items():
+            row = {"order": order, "boxes": counts.boxes, "pallets": counts.pallets}
+            row |= {"m3": counts.volume_m3, "kg": counts.weight_kg}
+            if self.verdicts is not None:
+                row |= {"stand": counts.standing, "fallen": counts.fallen}
+            row |= {"at least": counts.fewest, "fill": counts.fill(self.pallet.volume)}
+            # The keys stand in the order of the file, in which those of a simulation come in the middle.
+            rows.append(cast("OrderRow", row))
+        return rows
+
+    def _counts(self) -> dict[str, _OrderCounts]:
+        """Counts of every order by its name."""
         weights = np.nan_to_num(np.concatenate(self.found.weights))
-        room = self.pallet.volume / (self.pallet.length * self.pallet.width)
-        more = 2 * self.pallet.overhang
-        room *= (self.pallet.length + more) * (self.pallet.width + more)
+        counted: dict[str, _OrderCounts] = {}
         for pallet in self.pallets():
-            nothing = {"order": pallet.order, "boxes": 0, "pallets": 0, "m3": 0.0, "kg": 0.0}
-            row = counted.setdefault(pallet.order, nothing)
-            row["boxes"] += len(pallet.placed.box)
-            row["pallets"] += 1
-            row["m3"] += float(pallet.placed.sides.prod(1).sum())
-            row["kg"] += float(weights[pallet.placed.box].sum())
+            counts = counted.setdefault(pallet.order, _OrderCounts())
+            counts.boxes += len(pallet.placed.box)
+            counts.pallets += 1
+            counts.volume_m3 += float(pallet.placed.sides.prod(1).sum())
+            counts.weight_kg += float(weights[pallet.placed.box].sum())
             if pallet.verdict is not None:
-                row["stand"] = row.get("stand", 0) + (not pallet.verdict.fallen)
-                row["fallen"] = row.get("fallen", 0) + len(pallet.verdict.fallen)
-        for row in counted.values():
-            by_weight = 0.0 if math.isinf(self.pallet.weight) else row["kg"] / self.pallet.weight
-            row["at least"] = max(1, math.ceil(row["m3"] / room - 1e-6), math.ceil(by_weight - 1e-6))
-            row["fill"] = row["m3"] / (row["pallets"] * self.pallet.volume)
-        return list(counted.values())
+                counts.standing += not pallet.verdict.fallen
+                counts.fallen += len(pallet.verdict.fallen)
+        for counts in counted.values():
+            counts.fewest = self._fewest(counts)
+        return counted
+
+    def _fewest(self, counts: _OrderCounts) -> int:
+        """Pallets that boxes need at best, by their volume and by their weight."""
+        pallet = self.pallet
+        # What may stick out over the edges is room as well.
+        height = pallet.volume / (pallet.length * pallet.width)
+        overhang = 2 * pallet.overhang
+        room = height * ((pallet.length + overhang) * (pallet.width + overhang))
+        by_volume = math.ceil(counts.volume_m3 / room - _ROUNDING)
+        by_weight = 0
+        if math.isfinite(pallet.weight):
+            by_weight = math.ceil(counts.weight_kg / pallet.weight - _ROUNDING)
+        return max(1, by_volume, by_weight)
 
     def table(self) -> Table:
-        """Pallets of every order beside the fewest that could do, for the terminal."""
-        rows, simulated = self.orders(), self.verdicts is not None
-        p, per, unit = self.pallet, self.unit_m, self.found.own_unit
-        size = " × ".join(f"{_short(side, per)}" for side in (p.length, p.width, p.height))
-        shown = Table(title=f"pallets of {size} {unit}", title_justify="left")
+        """Make the table of all orders, for the terminal."""
+        counted = self._counts()
+        pallet = self.pallet
+        sides = [_short(side, self.unit_m) for side in (pallet.length, pallet.width, pallet.height)]
+        size = " × ".join(map(str, sides))
+        shown = Table(title=f"pallets of {size} {self.found.own_unit}", title_justify="left")
         shown.add_column("order")
-        of_simulation = ("pallets that stand", "fallen") if simulated else ()
-        for column in ("boxes", "pallets", "at least", "fill", "kg", *of_simulation):
+        columns = ["boxes", "pallets", "at least", "fill", "kg"]
+        if self.verdicts is not None:
+            columns += ["pallets that stand", "fallen"]
+        for column in columns:
             shown.add_column(column, justify="right", no_wrap=True)
-        for row in rows[:_MOST_SHOWN]:
-            shown.add_row(escape(row["order"]), *_cells(row, simulated))
-        if len(rows) > _MOST_SHOWN:
-            shown.add_row(f"and {len(rows) - _MOST_SHOWN:,} orders more")
-        if len(rows) > 1:
-            names = ("boxes", "pallets", "at least", "m3", "kg", "stand", "fallen")
-            total = {name: sum(row.get(name, 0) for row in rows) for name in names}
-            total["fill"] = total["m3"] / (total["pallets"] * p.volume)
-            shown.add_row(f"all {len(rows):,}", *_cells(total, simulated), style="bold")
+        for order, counts in list(counted.items())[:_MOST_SHOWN]:
+            shown.add_row(escape(order), *self._cells(counts))
+        if len(counted) > _MOST_SHOWN:
+            shown.add_row(f"and {len(counted) - _MOST_SHOWN:,} orders more")
+        if len(counted) > 1:
+            total = _OrderCounts()
+            for counts in counted.values():
+                total.add(counts)
+            shown.add_row(f"all {len(counted):,}", *self._cells(total), style="bold")
         return shown
 
-    def summary(self) -> dict[str, Any]:
+    def _cells(self, counts: _OrderCounts) -> list[str]:
+        """Cells of the table for an order, or for all of them."""
+        cells = [f"{counts.boxes:,}", f"{counts.pallets:,}", f"{counts.fewest:,}"]
+        cells.append(f"{counts.fill(self.pallet.volume):.1%}")
+        cells.append(f"{counts.weight_kg:,.1f}" if counts.weight_kg else "–")
+        if self.verdicts is not None:
+            cells.append(f"{counts.standing:,} of {counts.pallets:,}")
+            cells.append(f"{counts.fallen:,}")
+        return cells
+
+    def summary(self) -> PlanSummary:
         """The whole plan as plain data, as `plan.json` holds it."""
-        p, unit, per = self.pallet, self.found.own_unit, self.unit_m
-        names = ("length", "width", "height", "gap", "overhang", "cell")
-        lengths = {name: _short(getattr(p, name), per) for name in names}
-        verdicts = [
-            {"order": each.order, "pallet": each.number, "stands": each.verdict.share, "fallen": each.verdict.fallen}
-            for each in self.pallets()
-            if each.verdict is not None
-        ]
-        pallet = {**lengths, "weight_kg": None if math.isinf(p.weight) else p.weight}
-        rows = list(self.rows())
-        boxes = [{k: v for k, v in row.items() if k != "left out" and v != ""} for row in rows if not row["left out"]]
-        left = [{k: v for k, v in row.items() if v != ""} for row in rows if row["left out"]]
-        whole = {"unit": unit, "pallet": pallet, "orders": self.orders(), "boxes": boxes, "left_out": left}
-        return whole | ({"simulation": verdicts} if self.verdicts is not None else {})
+        boxes: list[Row] = []
+        left_out: list[Row] = []
+        for row in self.rows():
+            if row["left out"]:
+                left_out.append(_without_empty(row))
+            else:
+                del row["left out"]
+                boxes.append(_without_empty(row))
+        summary: PlanSummary = {
+            "unit": self.found.own_unit,
+            "pallet": self._pallet_row(),
+            "orders": [dict(row) for row in self.orders()],
+            "boxes": boxes,
+            "left_out": left_out,
+        }
+        if self.verdicts is not None:
+            summary["simulation"] = self._verdict_rows()
+        return summary
+
+    def _pallet_row(self) -> Row:
+        row: Row = {}
+        for name in ("length", "width", "height", "gap", "overhang", "cell"):
+            row[name] = _short(getattr(self.pallet, name), self.unit_m)
+        row["weight_kg"] = None if math.isinf(self.pallet.weight) else self.pallet.weight
+        return row
+
+    def _verdict_rows(self) -> list[PalletVerdict]:
+        rows: list[PalletVerdict] = []
+        for pallet in self.pallets():
+            verdict = pallet.verdict
+            if verdict is not None:
+                row = PalletVerdict(
+                    order=pallet.order, pallet=pallet.number, stands=verdict.share, fallen=verdict.fallen
+                )
+                rows.append(row)
+        return rows
 
     def write(self, folder: str | Path) -> Path:
-        """Writes `plan.csv`, `plan.json`, a page for every pallet and `index.html` into a folder, and returns it."""
+        """Write the plan into a folder, and return the folder.
+
+        It gets `plan.csv`, `plan.json`, a page for every pallet and `index.html`.
+        """
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
-        summary, rows = self.summary(), list(self.rows())
-        header = list(dict.fromkeys(key for row in rows for key in row))
-        with (target / "plan.csv").open("w", newline="", encoding="utf-8-sig") as file:  # which Excel takes for UTF-8
-            writer = csv.DictWriter(file, header, restval="")
-            writer.writeheader()
-            writer.writerows(rows)
-        (target / "plan.json").write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        summary = self.summary()
+        self._write_csv(target / "plan.csv")
+        text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
+        (target / "plan.json").write_text(text, encoding="utf-8")
         write_pages(target, summary)
         return target
 
+    def _write_csv(self, path: Path) -> None:
+        rows = list(self.rows())
+        # All names of columns, in the order in which they are first seen.
+        header: dict[str, None] = {}
+        for row in rows:
+            header.update(dict.fromkeys(row))
+        # Excel takes a file for UTF-8 by its byte order mark.
+        with path.open("w", newline="", encoding="utf-8-sig") as file:
+            writer = csv.DictWriter(file, list(header), restval="")
+            writer.writeheader()
+            writer.writerows(rows)
 
-def _cells(row: dict[str, Any], simulated: bool) -> list[str]:
-    cells = [f"{row[name]:,}" for name in ("boxes", "pallets", "at least")]
-    cells += [f"{row['fill']:.1%}", f"{row['kg']:,.1f}" if row["kg"] else "–"]
-    return [*cells, f"{row['stand']:,} of {row['pallets']:,}", f"{row['fallen']:,}"] if simulated else cells
+
+def _without_empty(row: Row) -> Row:
+    return {name: value for name, value in row.items() if value != ""}
 
 
 def _short(metres: float, unit_m: float) -> float | int:
-    """The shortest number for a length in a unit of so many metres, without the noise of float32 heights."""
+    """Shortest number for a length in a unit, without the noise of float32 heights."""
     value = metres / unit_m
-    short = next(s for digits in range(12) if abs((s := round(value, digits)) - value) * unit_m <= _NOISE_M)
+    short = value
+    for digits in range(_MOST_DIGITS + 1):
+        short = round(value, digits)
+        if abs(short - value) * unit_m <= _NOISE_M:
+            break
     return int(short) if short.is_integer() else short
 
 
 def layers(placed: Placements) -> np.ndarray:
-    """Layer of each box of one pallet, (P,) int64 from 1: one more than that of the boxes below that it touches."""
-    low, high = placed.corner, placed.corner + placed.sides
-    across = (low[:, None, :2] < high[None, :, :2] - 1e-6) & (low[None, :, :2] < high[:, None, :2] - 1e-6)
-    below = across.all(2) & (abs(low[:, None, 2] - high[None, :, 2]) <= TOUCH_M)  # (P, P), of each those that carry it
-    found = np.ones(len(low), dtype=np.int64)
-    for i in range(len(low)):  # those that carry it are placed before
-        found[i] = 1 + found[below[i]].max(initial=0)
-    return found
+    """Layer of each box of one pallet, from 1, (P,) int64.
+
+    It is one more than the highest layer among the boxes that carry the box.
+    """
+    low = placed.corner
+    high = placed.corner + placed.sides
+    starts_before = low[:, None, :2] < high[None, :, :2] - 1e-6
+    ends_behind = low[None, :, :2] < high[:, None, :2] - 1e-6
+    overlaps = (starts_before & ends_behind).all(2)
+    touches = abs(low[:, None, 2] - high[None, :, 2]) <= TOUCH_M
+    # Whether box j carries box i, at [i, j].
+    carries = overlaps & touches  # (P, P)
+    layer = np.ones(len(low), dtype=np.int64)
+    # Boxes are in the order of placing, so that those that carry a box have their layers before it.
+    for i in range(len(low)):
+        layer[i] = 1 + layer[carries[i]].max(initial=0)
+    return layer
 
 
-def simulated(plans: PalletPlans, friction: float, say: Callable[[str], None]) -> PalletPlans:
-    """The plans with the verdict of MuJoCo on every pallet: without walls, all boxes released at once.
+def simulate(plans: PalletPlans, friction: float, report: Callable[[str], None]) -> PalletPlans:
+    """Return the plans with the verdict of MuJoCo on every pallet.
 
-    Weights are those of the list; boxes that have none there are as dense as the others are on average.
+    There are no walls, and all boxes are released at once. Weights are those of the list; boxes that have none there
+    are as dense as the others are on average.
+
+    Args:
+        plans: Of all orders.
+        friction: Coulomb's coefficient.
+        report: Called with a line about the progress.
     """
     from torchrl_gpu.envs.packing.physics import settle_cases
 
     loaded = plans.pallets()
-    say(f"simulating {len(loaded):,} pallets")
-    physical = [_physical(plans, each) for each in loaded]
-    cases = settle_cases(physical, progress=True, sequential=False, friction=friction)
-    verdicts = [Verdict(case.share, (np.flatnonzero(~case.stable) + 1).tolist(), case.seconds) for case in cases]
+    report(f"simulating {len(loaded):,} pallets")
+    packings = [_packing_of(plans, pallet) for pallet in loaded]
+    cases = settle_cases(packings, progress=True, sequential=False, friction=friction)
+    verdicts = []
+    for case in cases:
+        fallen = np.flatnonzero(~case.stable) + 1
+        verdicts.append(Verdict(case.share, fallen.tolist(), case.seconds))
     return plans._replace(verdicts=verdicts)
 
 
-def _physical(plans: PalletPlans, loaded: LoadedPallet) -> PackingPlan:
-    p, placed = plans.pallet, loaded.placed
-    weights, volume = np.concatenate(plans.found.weights), np.concatenate(plans.found.sizes).prod(1)
-    known = ~np.isnan(weights)
+def _packing_of(plans: PalletPlans, loaded: LoadedPallet) -> PackingPlan:
+    """The boxes of a pallet as solids, with their weights where the list has any."""
+    pallet = plans.pallet
+    placed = loaded.placed
+    weights = np.concatenate(plans.found.weights)
+    volumes = np.concatenate(plans.found.sizes).prod(1)
+    is_known = ~np.isnan(weights)
     masses = None
-    if known.any():
-        density = weights[known].sum() / volume[known].sum()
-        masses = tuple(np.where(known, weights, volume * density)[placed.box].tolist())
+    if is_known.any():
+        density = weights[is_known].sum() / volumes[is_known].sum()
+        of_all = np.where(is_known, weights, volumes * density)
+        masses = tuple(of_all[placed.box].tolist())
     solids = tuple(Solid.of_box(f"box-{i}", sides) for i, sides in enumerate(placed.sides))
     poses = tuple(Pose(i, np.eye(3), corner) for i, corner in enumerate(placed.corner))
-    return PackingPlan(solids, poses, (p.length, p.width, p.height), False, masses)
+    return PackingPlan(solids, poses, (pallet.length, pallet.width, pallet.height), False, masses)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchrl_gpu.palletizing.packer import Boxes, Choice, Goods, Packer, Pallets
+from torchrl_gpu.palletizing.packer import Boxes, Choice, Packer, Pallets, PreparedBoxes
 from torchrl_gpu.palletizing.plan import Placements
 from torchrl_gpu.policies.packing.placements import placed_at
 
@@ -45,7 +45,7 @@ class _Genome(NamedTuple):
 class _Variants(NamedTuple):
     """Kinds of boxes with each side up that may be, as boxes that stay upright."""
 
-    goods: Goods
+    prepared: PreparedBoxes
     kind: Tensor  # (V,) int64, row of the catalogue of all boxes
     along: Tensor  # (V, 3) int64, listed sides that are length, width and height of the variant
     of_order: list[Tensor]  # of each order (V',) int64, variants of its kinds
@@ -53,7 +53,7 @@ class _Variants(NamedTuple):
 
 def search(
     packer: Packer,
-    goods: Goods,
+    prepared: PreparedBoxes,
     orders: Sequence[np.ndarray],
     tries: int = TRIES,
     seed: int = 0,
@@ -68,7 +68,7 @@ def search(
     """
     used = [i for i, each in enumerate(orders) if len(each)]
     if not used:
-        return Placements.joined([])
+        return Placements.join([])
     boxes = [orders[i] for i in used]
     upright = Packer(
         packer.pallet,
@@ -76,7 +76,7 @@ def search(
         stability=packer.bin.stability,
         device=packer.device,
     )
-    variants = _variants(packer, upright, goods, boxes)
+    variants = _variants(packer, upright, prepared, boxes)
     # Every order draws from a generator of its own, all with the same seed: one generator for all would give an order
     # other draws beside other orders than alone.
     generators = [torch.Generator(device="cpu").manual_seed(seed) for _ in used]
@@ -88,7 +88,7 @@ def search(
         for at, generator in enumerate(generators):
             drawn = _drawn(variants, variants.of_order[at], each_round, generator)
             candidates.append(_varied(drawn, best[at][1], generator) if at in best else drawn)
-        found = _tried(upright, variants, goods, boxes, rows, _Genome.stacked(candidates))
+        found = _tried(upright, variants, prepared, boxes, rows, _Genome.stacked(candidates))
         for at, genome in enumerate(candidates):
             scored = found[at * each_round : (at + 1) * each_round]
             scores = [score for score, _ in scored]
@@ -100,35 +100,35 @@ def search(
     for at, i in enumerate(used):
         placed = best[at][0][1]
         parts.append(placed._replace(order=np.full_like(placed.order, i)))
-    return Placements.joined(parts)
+    return Placements.join(parts)
 
 
-def _variants(packer: Packer, upright: Packer, goods: Goods, orders: Sequence[np.ndarray]) -> _Variants:
+def _variants(packer: Packer, upright: Packer, prepared: PreparedBoxes, orders: Sequence[np.ndarray]) -> _Variants:
     """Every side up that is allowed and differs, of every kind."""
-    row = goods.row.cpu()
+    row = prepared.row.cpu()
     shown = np.unique(row.numpy(), return_index=True)[1]  # a box of each kind
     along_of = packer.rotations.argmax(2)  # (O, 3)
     kinds, along, sides = [], [], []
     for kind, box in enumerate(shown.tolist()):
         seen = set()
-        for turn in np.flatnonzero(goods.turns[kind].cpu().numpy()).tolist():
+        for turn in np.flatnonzero(prepared.turns[kind].cpu().numpy()).tolist():
             listed = along_of[turn].tolist()
-            size = tuple(goods.boxes.sizes[box][listed].tolist())
+            size = tuple(prepared.boxes.sizes[box][listed].tolist())
             if (key := (size if packer.turns == "fixed" else tuple(sorted(size[:2])), size[2])) not in seen:
                 seen.add(key)
                 kinds.append(kind)
                 along.append(listed)
                 sides.append(size)
     of_kind = torch.tensor(kinds, dtype=torch.int64, device="cpu")
-    max_load = goods.boxes.max_load[torch.from_numpy(shown)][of_kind]
-    made = upright.goods(Boxes.of(sides, max_load=max_load), tested=False)
+    max_load = prepared.boxes.max_load[torch.from_numpy(shown)][of_kind]
+    made = upright.prepare(Boxes.of(sides, max_load=max_load), test_fit=False)
     mine = [torch.isin(of_kind, row[torch.from_numpy(boxes)]).nonzero()[:, 0] for boxes in orders]
     return _Variants(made, of_kind, torch.tensor(along, dtype=torch.int64, device="cpu"), mine)
 
 
 def _drawn(variants: _Variants, mine: Tensor, number: int, draw: torch.Generator) -> _Genome:
     """Candidates of one order with variants (V,): kinds by falling volume, base or height, fragile ones last."""
-    sizes = variants.goods.boxes.sizes[mine]
+    sizes = variants.prepared.boxes.sizes[mine]
     keys = torch.stack([sizes.prod(1), sizes[:, :2].prod(1), sizes[:, 2], torch.ones_like(sizes[:, 0])])
     chosen = torch.randint(len(keys), (number,), generator=draw, dtype=torch.int64, device="cpu")
     key = keys[chosen].log()  # (R, V)
@@ -138,7 +138,7 @@ def _drawn(variants: _Variants, mine: Tensor, number: int, draw: torch.Generator
     scale = 10 ** (2 * torch.rand(number, 1, generator=draw, dtype=torch.float32, device="cpu") - 2)
     noise = kinds[:, kind] * scale
     noise = noise + 0.01 * torch.randn(number, len(mine), generator=draw, dtype=torch.float32, device="cpu")
-    rank = noise - key + 100.0 * (variants.goods.boxes.max_load[mine] == 0)
+    rank = noise - key + 100.0 * (variants.prepared.boxes.max_load[mine] == 0)
     turn = torch.randint(3, rank.shape, generator=draw, dtype=torch.int64, device="cpu")
     weight = 10 ** (3 * torch.rand(number, 3, generator=draw, dtype=torch.float32, device="cpu"))
     return _Genome(rank.float(), turn, weight)
@@ -160,18 +160,30 @@ def _varied(drawn: _Genome, best: _Genome, draw: torch.Generator) -> _Genome:
 
 
 def _tried(
-    packer: Packer, variants: _Variants, goods: Goods, orders: Sequence[np.ndarray], rows: Tensor, genome: _Genome
+    packer: Packer,
+    variants: _Variants,
+    prepared: PreparedBoxes,
+    orders: Sequence[np.ndarray],
+    rows: Tensor,
+    genome: _Genome,
 ) -> list[Scored]:
     """Score and placements of every try, some of them side by side."""
     at_once = max(1, _CHUNK // (2 * math.prod(packer.bin.cells)))
     found: list[Scored] = []
     for part in torch.arange(len(rows), dtype=torch.int64, device="cpu").split(at_once):
-        found += _side_by_side(packer, variants, goods, orders, rows[part], _Genome(*(each[part] for each in genome)))
+        found += _side_by_side(
+            packer, variants, prepared, orders, rows[part], _Genome(*(each[part] for each in genome))
+        )
     return found
 
 
 def _side_by_side(
-    packer: Packer, variants: _Variants, goods: Goods, orders: Sequence[np.ndarray], rows: Tensor, genome: _Genome
+    packer: Packer,
+    variants: _Variants,
+    prepared: PreparedBoxes,
+    orders: Sequence[np.ndarray],
+    rows: Tensor,
+    genome: _Genome,
 ) -> list[Scored]:
     device = packer.device
     rank, order = genome.rank.sort(1)
@@ -180,8 +192,8 @@ def _side_by_side(
     sequence = torch.cat([mine, mine], 1).to(device)  # (R, E) variants: once as they were drawn, once in both turns
     turns = torch.cat([genome.turn.gather(1, order), torch.full_like(mine, 2)], 1).to(device)
     kinds, weight = variants.kind.to(device)[sequence.clamp_min(0)], genome.weight.to(device)
-    queue, left = (each.to(device) for each in _queues(goods, [orders[i] for i in rows.tolist()]))
-    state, number = packer.begun(goods, [orders[i] for i in rows.tolist()]), len(rows)
+    queue, left = (each.to(device) for each in _queues(prepared, [orders[i] for i in rows.tolist()]))
+    state, number = packer.begin(prepared, [orders[i] for i in rows.tolist()]), len(rows)
     every, places = (torch.arange(size, device=device, dtype=torch.int64) for size in sequence.shape)
     entry, pallet = torch.zeros((2, number), dtype=torch.int64, device=device)
     served = torch.zeros_like(left)
@@ -191,16 +203,16 @@ def _side_by_side(
         waiting = (left.gather(1, kinds) > 0) & (sequence >= 0) & (places >= entry[:, None])
         closing = ~waiting.any(1) & ~ended  # nothing fits any more: begin the sequence again on an empty pallet
         entry = waiting.byte().argmax(1)
-        state, pallet = packer.emptied(state, closing[:, None]), pallet + closing
+        state, pallet = packer.clear(state, closing[:, None]), pallet + closing
         variant, kind = sequence[every, entry], kinds[every, entry]
         box = queue[every, kind, served[every, kind].clamp_max(queue.shape[2] - 1)]
-        kilograms = goods.weight[box.clamp_min(0)]
+        kilograms = prepared.weight[box.clamp_min(0)]
         heavy = state.weight[:, 0] + kilograms > packer.pallet.weight * (1 + 1e-6)
         fits, turn, x, y, z = _least(packer, variants, state, variant, turns[every, entry], weight, kilograms)
         fits = fits & ~closing & ~ended & ~heavy
         chosen = torch.where(fits, variant, -1)
         choice = Choice(chosen, none, none, pallet, fits & False, turn, x, y, z - packer.pallet.deck)
-        state = packer.place(state, variants.goods, choice, kilograms)
+        state = packer.place(state, variants.prepared, choice, kilograms)
         steps.append((torch.where(fits, box, -1), choice))
         moved = fits.long()
         served[every, kind] += moved
@@ -221,8 +233,8 @@ def _least(
     kilograms: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Mask of rows of which a variant fits, (R,) bool, and its turn, x, y and base at the place of least score."""
-    row = torch.where(variant >= 0, variants.goods.row[variant.clamp_min(0)], -1)
-    z_map, legal = packer.maps(state, variants.goods, row[:, None], kilograms[:, None])
+    row = torch.where(variant >= 0, variants.prepared.row[variant.clamp_min(0)], -1)
+    z_map, legal = packer.maps(state, variants.prepared, row[:, None], kilograms[:, None])
     z_map, legal = z_map[:, 0], legal[:, 0]  # (R, O, Gx, Gy)
     turns, (grid_x, grid_y) = z_map.shape[1], z_map.shape[2:]
     if turns == 2:
@@ -234,7 +246,7 @@ def _least(
     least, action = torch.where(legal, score, torch.inf).flatten(1).min(1)
     z = z_map.flatten(1).gather(1, action[:, None])[:, 0]
     per_turn = grid_x * grid_y
-    at = placed_at(row, action // per_turn, action % per_turn, z, variants.goods.catalogue, packer.bin)
+    at = placed_at(row, action // per_turn, action % per_turn, z, variants.prepared.catalogue, packer.bin)
     return least < torch.inf, at.orientation, at.x, at.y, z
 
 
@@ -242,7 +254,7 @@ def _read_back(packer: Packer, variants: _Variants, steps: Sequence[tuple[Tensor
     """Placements of every row; their order is 0."""
     yaw, along = packer.rotations.argmax(2), variants.along
     boxes = torch.stack([box for box, _ in steps], 1).cpu()  # (R, T)
-    corners = [packer.corner(choice, variants.goods) for _, choice in steps]
+    corners = [packer.corner(choice, variants.prepared) for _, choice in steps]
     corner, sides = (torch.stack(each, 1).cpu().numpy() for each in zip(*corners, strict=True))
     variant, turn, pallet = (
         torch.stack([getattr(choice, name) for _, choice in steps], 1).cpu() for name in ("box", "turn", "number")
@@ -256,9 +268,9 @@ def _read_back(packer: Packer, variants: _Variants, steps: Sequence[tuple[Tensor
     return found
 
 
-def _queues(goods: Goods, orders: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+def _queues(prepared: PreparedBoxes, orders: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
     """Boxes of every kind of each order, (R, kinds, most) int64, and how many there are, (R, kinds) int64."""
-    row, kinds = goods.row.cpu().numpy(), len(goods.turns)
+    row, kinds = prepared.row.cpu().numpy(), len(prepared.turns)
     counts = np.stack([np.bincount(row[boxes], minlength=kinds) for boxes in orders])
     queue = np.full((len(orders), kinds, int(counts.max())), -1)
     for i, boxes in enumerate(orders):

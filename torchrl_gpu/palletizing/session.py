@@ -22,7 +22,7 @@ from torch import Tensor
 
 from torchrl_gpu.envs.packing.types import STABILITY_RULES
 from torchrl_gpu.palletizing.measured import SLACK_MM, WHERE, ReportedBox, check_map
-from torchrl_gpu.palletizing.packer import HEURISTICS, PRESETS, Boxes, Choice, Goods, Packer, Pallet, Pallets
+from torchrl_gpu.palletizing.packer import HEURISTICS, PRESETS, Boxes, Choice, Packer, Pallet, Pallets, PreparedBoxes
 from torchrl_gpu.palletizing.snapshot import pallets_of, snapshot_of
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.system import arguments
@@ -153,16 +153,16 @@ class PackingSession:
         if not 1 <= len(given) <= MOST_OFFERED:
             raise ValueError(f"{WHERE}: boxes must be 1 to {MOST_OFFERED} boxes, not {len(given)}")
         found = [_box(box, f"boxes[{i}]") for i, box in enumerate(given)]
-        goods = self.packer.goods(_goods_of(found), tested=False)
+        prepared = self.packer.prepare(_boxes_of(found), test_fit=False)
         offered = torch.arange(len(found), device=self.packer.device, dtype=torch.int64)[None]
-        choice = self.packer.choose(progress.loaded, goods, offered)
+        choice = self.packer.choose(progress.loaded, prepared, offered)
         number = int(choice.box)
         if number < 0 or bool(choice.fresh):
             return progress, self.told(progress) | {"box": None, "reasons": self._reasons(found)}
         told: dict[str, object] = {"box": number}
         if "id" in found[number]:
             told["id"] = found[number]["id"]
-        told |= self._place(choice, goods)
+        told |= self._place(choice, prepared)
         event = {"box": found[number], "told": told, "z": float(choice.z)}
         event |= {name: int(getattr(choice, name)) for name in ("turn", "x", "y")}
         return progress._replace(waits=event), self.told(progress) | told
@@ -286,20 +286,20 @@ class PackingSession:
         """
         pallets = self._placed(progress.loaded, event)
         if event.get("heights") is not None:
-            pallets = self.packer.measured(pallets, 0, 0, self._seen(pallets, event["heights"])[0])
+            pallets = self.packer.set_heightmap(pallets, 0, 0, self._seen(pallets, event["heights"])[0])
         return Progress((*progress.events, event), None, pallets, progress.cut)
 
     def _placed(self, pallets: Pallets, event: Mapping[str, Any]) -> Pallets:
         """Return the pallet with the box of an event, if any, in its place."""
         if event["box"] is None:
             return pallets
-        goods = self.packer.goods(_goods_of([event["box"]]), tested=False)
-        if bool(goods.max_load.isfinite()) and not pallets.top.numel():
+        prepared = self.packer.prepare(_boxes_of([event["box"]]), test_fit=False)
+        if bool(prepared.max_load.isfinite()) and not pallets.top.numel():
             # Boxes that lie there already count as the floor.
-            pallets = self.packer.limited(pallets, MOST_EVENTS)
+            pallets = self.packer.limit_loads(pallets, MOST_EVENTS)
         if "center" in event:
-            return self.packer.lay(pallets, goods, ReportedBox(self.packer, pallets, event).lying())
-        return self.packer.place(pallets, goods, _choice(event, self.packer.device))
+            return self.packer.lay(pallets, prepared, ReportedBox(self.packer, pallets, event).rest())
+        return self.packer.place(pallets, prepared, _choice(event, self.packer.device))
 
     def _seen(self, pallets: Pallets, text: str) -> tuple[Tensor, Tensor]:
         """Return the heights (X, Y) from now on, and those expected, in metres.
@@ -315,14 +315,14 @@ class PackingSession:
 
         ValueError where none fits an empty pallet.
         """
-        reasons = self.packer.goods(_goods_of(boxes)).reasons
+        reasons = self.packer.prepare(_boxes_of(boxes)).reasons
         if all(reasons):
             sides = " × ".join(f"{side:g}" for side in boxes[0]["sides"])
             raise ValueError(f"{WHERE}: the box of {sides} mm fits no empty pallet: it is {reasons[0]}")
         return [reason or "no room for it on this pallet" for reason in reasons]
 
-    def _place(self, choice: Choice, goods: Goods) -> dict[str, Any]:
-        corner_m, sides_m = self.packer.corner(choice, goods)
+    def _place(self, choice: Choice, prepared: PreparedBoxes) -> dict[str, Any]:
+        corner_m, sides_m = self.packer.corner(choice, prepared)
         corner = _millimetres(corner_m[0])
         sides = _millimetres(sides_m[0])
         center = [round(corner[0] + sides[0] / 2, 3), round(corner[1] + sides[1] / 2, 3), corner[2]]
@@ -440,7 +440,7 @@ def _metres(sides: Sequence[float]) -> list[float]:
     return [side / 1000 for side in sides]
 
 
-def _goods_of(boxes: Sequence[Mapping[str, Any]]) -> Boxes:
+def _boxes_of(boxes: Sequence[Mapping[str, Any]]) -> Boxes:
     sizes = [_metres(box["sides"]) for box in boxes]
     loads = [0.0 if box["fragile"] else box.get("max_load", math.inf) for box in boxes]
     return Boxes.of(sizes, [box["weight"] for box in boxes], max_load=loads)
