@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchrl_gpu.palletizing.packer import Boxes, Packer, Pallet
+from torchrl_gpu.palletizing import Boxes, Packer, Pallet
 
 CUBE = Pallet(4.0, 4.0, 4.0, cell=1.0)
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchrl_gpu.palletizing import pack
-from torchrl_gpu.palletizing.packer import Boxes, Packer, Pallet
+from torchrl_gpu.palletizing import Boxes, Packer, Pallet, pack
 
 DIRECTIONS = np.stack([np.cos(np.arange(90) * math.tau / 90), np.sin(np.arange(90) * math.tau / 90)], 1)
 CONTACT_M = 0.0016

@@ -1,11 +1,17 @@
-"""Orders of boxes onto pallets.
+"""Orders of boxes onto pallets, and pallets that are packed one box at a time.
 
-`packer` decides where a box goes on any of some open pallets, `packing` does so with whole orders, `plan` and `page`
-are what comes out. `session` asks for one box at a time and is told where it lies; `sessions` are many, as messages.
+Read `pallet` and `prepared_boxes` first, then `packer`, which decides where a box goes on any of some open pallets.
+`packing` and `search` do so with whole orders, and `plan` and `page` are what comes out. `session` offers places for
+one box at a time and is told where it lies; `sessions` keeps many of them in a folder, as JSON messages ask.
+
+Not here are the commands (`cli.packing`), the port that takes messages (`serving.packing`), the lists of boxes
+(`envs.packing.items`), and the policies that choose places (`policies.packing`).
 """
 
-from torchrl_gpu.palletizing.packer import Boxes, Packer, Pallet
+from torchrl_gpu.palletizing.packer import Packer
 from torchrl_gpu.palletizing.packing import pack
+from torchrl_gpu.palletizing.pallet import Pallet
 from torchrl_gpu.palletizing.plan import PalletPlans
+from torchrl_gpu.palletizing.prepared_boxes import Boxes
 
 __all__ = ["Boxes", "Packer", "Pallet", "PalletPlans", "pack"]

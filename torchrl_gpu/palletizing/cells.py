@@ -11,7 +11,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.items.lists import LENGTHS
-from torchrl_gpu.palletizing.packer import Pallet
+from torchrl_gpu.palletizing.pallet import Pallet
 
 # Share of the floor that large cells may cost, compared with the best ones.
 MOST_LOSS = 0.02

@@ -15,8 +15,10 @@ from torch import Tensor
 from torchrl_gpu.envs.packing.items.lists import LENGTHS, BoxList, read_list
 from torchrl_gpu.envs.packing.physics.scene import FRICTION
 from torchrl_gpu.palletizing.cells import choose_cell
-from torchrl_gpu.palletizing.packer import PRESETS, Boxes, Choice, Packer, Pallet, PreparedBoxes
+from torchrl_gpu.palletizing.packer import Choice, Packer
+from torchrl_gpu.palletizing.pallet import PRESETS, Pallet
 from torchrl_gpu.palletizing.plan import PalletPlans, Placements, simulate
+from torchrl_gpu.palletizing.prepared_boxes import Boxes, PreparedBoxes
 from torchrl_gpu.palletizing.search import TRIES, search
 from torchrl_gpu.system import arguments
 

@@ -20,8 +20,8 @@ from rich.table import Table
 from torchrl_gpu.envs.packing.items.lists import LENGTHS, SIDES, BoxList, Label
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.plan import PackingPlan, Pose
-from torchrl_gpu.palletizing.packer import Pallet
 from torchrl_gpu.palletizing.page import PalletVerdict, PlanSummary, Row, write_pages
+from torchrl_gpu.palletizing.pallet import Pallet
 
 # A box carries another, and so is a layer below it, where top and base are this close.
 TOUCH_M = 2e-3

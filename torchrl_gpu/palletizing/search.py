@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchrl_gpu.palletizing.packer import Boxes, Choice, Packer, Pallets, PreparedBoxes
+from torchrl_gpu.palletizing.packer import Choice, Packer, Pallets
 from torchrl_gpu.palletizing.plan import Placements
+from torchrl_gpu.palletizing.prepared_boxes import Boxes, PreparedBoxes
 from torchrl_gpu.policies.packing.placements import placed_at
 
 TRIES, ROUNDS = 64, 4

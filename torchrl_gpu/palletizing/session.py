@@ -22,7 +22,9 @@ from torch import Tensor
 
 from torchrl_gpu.envs.packing.types import STABILITY_RULES
 from torchrl_gpu.palletizing.measured import SLACK_MM, WHERE, ReportedBox, check_map
-from torchrl_gpu.palletizing.packer import HEURISTICS, PRESETS, Boxes, Choice, Packer, Pallet, Pallets, PreparedBoxes
+from torchrl_gpu.palletizing.packer import HEURISTICS, Choice, Packer, Pallets
+from torchrl_gpu.palletizing.pallet import PRESETS, Pallet
+from torchrl_gpu.palletizing.prepared_boxes import Boxes, PreparedBoxes
 from torchrl_gpu.palletizing.snapshot import pallets_of, snapshot_of
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.system import arguments

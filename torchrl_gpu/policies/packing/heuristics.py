@@ -17,7 +17,14 @@ from torchrl_gpu.policies.indices import indices
 from torchrl_gpu.policies.packing.hierarchical.packer import HierarchicalPacker
 from torchrl_gpu.policies.packing.hierarchical.pile_values import PileValuePacker
 from torchrl_gpu.policies.packing.maximal_spaces import BoundaryRule, MaximalAccessibleSpace, OnlineBinPacking
-from torchrl_gpu.policies.packing.placements import Form, PlacementHeuristic, Placements, checked_entries, first_best
+from torchrl_gpu.policies.packing.placements import (
+    Form,
+    PackingPlaces,
+    PlacementHeuristic,
+    Placements,
+    checked_entries,
+    first_best,
+)
 from torchrl_gpu.system import arguments
 
 # Rows of the table of irregular items.
@@ -152,7 +159,7 @@ class VolumeSorted(TensorDictModuleBase):
         by: "volume", or "box" for that of the bounding box.
     """
 
-    def __init__(self, env: PackingEnv, inner: TensorDictModuleBase, by: str = "volume") -> None:
+    def __init__(self, env: PackingPlaces, inner: TensorDictModuleBase, by: str = "volume") -> None:
         super().__init__()
         key = SORT_KEYS[arguments.choice("VolumeSorted", "by", by, SORT_KEYS)]
         self.volume = key(env.catalogue, env.bin)

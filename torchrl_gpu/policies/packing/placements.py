@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from tensordict import TensorDictBase
@@ -12,8 +12,8 @@ from tensordict.nn import TensorDictModuleBase
 from torch import Tensor
 
 from torchrl_gpu import native
-from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.geometry import grid_positions
+from torchrl_gpu.envs.packing.kernels import Kernels
 from torchrl_gpu.envs.packing.types import Bin, Catalogue, Placement
 from torchrl_gpu.system import arguments
 
@@ -57,6 +57,37 @@ class Placements(NamedTuple):
         return self.x.double() + self.y.double()
 
 
+class PackingPlaces(Protocol):
+    """What heuristics read of a `PackingEnv`, or of another packer.
+
+    Attributes:
+        catalogue: Items, by their numbers.
+        bin: That they go into.
+        kernels: That judge placements.
+        device: Of all tensors.
+        action_shape: (K, O, Gx, Gy), of placements of all visible items.
+        include: Entries that are shown besides the usual ones: "z_map" or not.
+    """
+
+    @property
+    def catalogue(self) -> Catalogue: ...
+
+    @property
+    def bin(self) -> Bin: ...
+
+    @property
+    def kernels(self) -> Kernels: ...
+
+    @property
+    def device(self) -> torch.device | None: ...
+
+    @property
+    def action_shape(self) -> Sequence[int]: ...
+
+    @property
+    def include(self) -> Sequence[str]: ...
+
+
 class PlacementHeuristic(TensorDictModuleBase, ABC):
     """Stateless policy that scores every legal placement at once.
 
@@ -66,7 +97,7 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
     the environment, which an `AgentSpace` does not hold, and nothing of its state.
     """
 
-    def __init__(self, env: PackingEnv) -> None:
+    def __init__(self, env: PackingPlaces) -> None:
         super().__init__()
         self.catalogue = env.catalogue
         self.bin = env.bin
