@@ -27,11 +27,11 @@ from rich.table import Table
 
 from torchrl_gpu.cli.parser import OneLineParser, whole
 from torchrl_gpu.envs.packing.items.factories import data_folder
-from torchrl_gpu.envs.packing.items.lists import BoxList
 from torchrl_gpu.envs.packing.physics.scene import FRICTION
 from torchrl_gpu.envs.packing.protocols import make_protocol
 from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
 from torchrl_gpu.evaluation.reports import without_noise, write_json
+from torchrl_gpu.lists.box_list import BoxList
 from torchrl_gpu.palletizing.packing import pack, read_orders
 from torchrl_gpu.palletizing.plan import simulate
 from torchrl_gpu.palletizing.sessions import PackingSessions

@@ -13,7 +13,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parent.parent / "torchrl_gpu"
 
 # Rooms from the lowest to the highest; a room imports lower ones alone.
-LAYERS = {"device": 0, "tasks": 0, "system": 0, "native": 1, "envs": 2, "streaming": 2}
+LAYERS = {"device": 0, "tasks": 0, "system": 0, "lists": 1, "native": 1, "envs": 2, "streaming": 2}
 LAYERS |= {"demonstrations": 3, "policies": 3, "evaluation": 4, "palletizing": 4}
 LAYERS |= {"checkpoints": 5, "training": 6, "callbacks": 7, "serving": 7, "configs": 7, "cli": 8}
 TOP = 9

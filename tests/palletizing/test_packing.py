@@ -205,7 +205,12 @@ def test_the_command_writes_plans_in_the_unit_of_the_list(tmp_path: Path, capsys
     out = tmp_path / "out"
     (out / "x").mkdir(parents=True)
     (out / "pallet-0009-old-1.html").write_text("stale")
-    command.main([str(path), "--out", str(out), "--device", "cpu"])
+    with pytest.raises(SystemExit) as stopped:
+        command.main([str(path), "--out", str(out), "--device", "cpu"])
+    assert stopped.value.code == command.DOUBTFUL
+    assert "1 row gives no box" in capsys.readouterr().out
+    assert not (out / "plan.csv").exists()
+    command.main([str(path), "--out", str(out), "--device", "cpu", "--yes"])
     shown = capsys.readouterr().out
     assert "line 4" in shown
     assert "line 5" in shown
@@ -235,7 +240,11 @@ def test_the_command_writes_plans_in_the_unit_of_the_list(tmp_path: Path, capsys
     ("words", "told"),
     [
         (["absent.csv"], "absent.csv"),
-        (["--pallet", "euro"], "--pallet must be one of|pallet must be one of eur"),
+        (["--pallet", "wood"], "pallet must be one of eur"),
+        (["--pallet", "12x8"], r"pallet: 12x8 .*mm|pallet must be of sides"),
+        (["--pallet", "120x80"], "pallet: 120x80.*120x80cm"),
+        (["--pallet", "12000x8000"], "pallet: 12000x8000.* 12 × 8 m"),
+        (["--height", "15"], "height: 15 .*15cm"),
         (["--pallet", "0x800mm"], "pallet must be|above"),
         (["--pallet", "1200x800furlong"], "pallet must be"),
         (["--pallet", "1e9x1e9"], "pallet must be"),
@@ -253,7 +262,7 @@ def test_the_command_writes_plans_in_the_unit_of_the_list(tmp_path: Path, capsys
         (["--unit", "cubits"], "unit must be one of"),
         (["--unit", "cm"], "unit.* mm, not cm"),
         (["--column", "length"], "--column must be NAME=HEADER"),
-        (["--column", "length=gone"], "must be one of"),
+        (["--column", "length=gone"], "columns.length.*gone"),
         (["--out", "orders.csv"], "--out must be a folder"),
         (["--turn", "yaw"], "known options"),
     ],
@@ -270,7 +279,7 @@ def test_wrong_words_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_lists_without_boxes_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "list.csv"
-    for content, told in ((HEADER, "no box"), ("l,w,h\n10,10,10\n", "--unit"), ("\0\0\xff", "column")):
+    for content, told in ((HEADER, "no box"), ("l,w,h\n10,10,10\n", "--unit"), ("\0\0\xff", "no text")):
         path.write_text(content, encoding="utf-8")
         with pytest.raises(ValueError, match=told):
             pack(path, device="cpu")

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.items.lists import LENGTHS
+from torchrl_gpu.lists.units import LENGTHS
 from torchrl_gpu.palletizing.pallet import Pallet
 
 # Share of the floor that large cells may cost, compared with the best ones.

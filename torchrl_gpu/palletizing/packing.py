@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,26 +12,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.items.lists import LENGTHS, BoxList, read_list
 from torchrl_gpu.envs.packing.physics.scene import FRICTION
+from torchrl_gpu.lists.box_list import BoxList
+from torchrl_gpu.lists.reading import ListOptions, read_list
+from torchrl_gpu.lists.units import LENGTH_BY_WORD, LENGTHS, WEIGHT_BY_WORD, WEIGHTS, unit_of_word
 from torchrl_gpu.palletizing.cells import choose_cell
+from torchrl_gpu.palletizing.lengths import WHERE, load_height, metres, sides_of
 from torchrl_gpu.palletizing.packer import Choice, Packer
-from torchrl_gpu.palletizing.pallet import PRESETS, Pallet
+from torchrl_gpu.palletizing.pallet import Pallet
 from torchrl_gpu.palletizing.plan import PalletPlans, Placements, simulate
 from torchrl_gpu.palletizing.prepared_boxes import Boxes, PreparedBoxes
 from torchrl_gpu.palletizing.search import TRIES, search
 from torchrl_gpu.system import arguments
 
-WHERE = "pack"
-MOST_METRES = 100.0
-_LEAST_METRES = 0.01
+_LOG = logging.getLogger(__name__)
 _MOST_VISIBLE = 1024
 _MOST_TRIES = 2**16
 # Elements of the maps of all placements that are made at once: so few stay near the caches.
 _CHUNK = 2**20
-_SIZE = re.compile(r"([\d.,]+(?:x[\d.,]+){1,2})\s*([a-z]*)")
-_LENGTH = re.compile(r"([\d.,]+)\s*([a-z]*)")
-_LENGTH_WORDS = "a length, such as 15 or 15mm"
 
 # Called with a line about the progress.
 Report = Callable[[str], None]
@@ -43,6 +41,7 @@ def pack(
     *,
     unit: str | None = None,
     columns: dict[str, str] | None = None,
+    options: ListOptions | None = None,
     height: str | float | None = None,
     weight: float | None = None,
     gap: str | float = 0.0,
@@ -61,14 +60,14 @@ def pack(
 ) -> PalletPlans:
     """Pack every box of every order, in the order of the list.
 
-    A pallet is opened wherever nothing fits any more. Lengths are in the unit of the list, or say their own: `1500mm`,
-    `48in`.
+    A pallet is opened wherever nothing fits any more. Lengths are millimetres, or say their own unit: `150cm`, `48in`.
 
     Args:
         orders: List of boxes, see `read_list`, or one that is read already.
         pallet: One of `PRESETS`, or sides: `1200x800`, `1200x800x1500mm`; the third is the most height.
         unit: Of a list that does not say its own.
         columns: Headers of the list by what they are, where its words do not find them.
+        options: More of what the list does not say; `unit` and `columns` go before its own.
         height: Most height of the load, in place of the pallet's.
         weight: Most weight of the load, kilograms.
         gap: Free room between neighbouring boxes, as a gripper needs.
@@ -98,11 +97,15 @@ def pack(
         from torchrl_gpu.system.extras import load_mujoco
 
         load_mujoco()
-    found = orders if isinstance(orders, BoxList) else read_orders(Path(orders), unit, columns)
-    unit_m = LENGTHS[found.own_unit] / 1000
-    length, width, most_height = sides_of(pallet, unit_m)
+    if isinstance(orders, BoxList):
+        found = orders
+    else:
+        found = read_orders(Path(orders), unit, columns, options)
+        for doubt in found.doubts:
+            _LOG.warning("%s: %s: %s", WHERE, orders, doubt)
+    length, width, most_height = sides_of(pallet)
     if height is not None:
-        most_height = metres("height", height, unit_m, above=0.0)
+        most_height = load_height(height)
     most_weight = math.inf
     if weight is not None:
         most_weight = arguments.number(WHERE, "weight", weight, above=0)
@@ -111,8 +114,8 @@ def pack(
         width,
         most_height,
         most_weight,
-        gap=metres("gap", gap, unit_m),
-        overhang=metres("overhang", overhang, unit_m),
+        gap=metres("gap", gap),
+        overhang=metres("overhang", overhang),
     )
     boxes = boxes_of(found)
     notes = []
@@ -120,7 +123,7 @@ def pack(
         cell_m, note = choose_cell(boxes.sizes, chosen, found.own_unit)
         notes.append(note)
     else:
-        cell_m = metres("cell", cell, unit_m, above=0.0)
+        cell_m = metres("cell", cell, above=0.0)
     chosen = replace(chosen, cell=cell_m)
     if visible != "all":
         visible = arguments.whole(WHERE, "visible", visible, 1, _MOST_VISIBLE)
@@ -173,72 +176,57 @@ def _notes_on_small_boxes(packer: Packer, prepared: PreparedBoxes) -> list[str]:
     ]
 
 
-def read_orders(path: Path, unit: str | None, columns: dict[str, str] | None = None) -> BoxList:
+def read_orders(
+    path: Path,
+    unit: str | None = None,
+    columns: dict[str, str] | None = None,
+    options: ListOptions | None = None,
+) -> BoxList:
     """Read a list of boxes that says its unit, or is given one.
 
-    See `read_list`.
+    Args:
+        path: As in `read_list`.
+        unit: Of a list that does not say its own.
+        columns: Headers of the list by what they are.
+        options: More of what the list does not say; `unit` and `columns` go before its own.
+
+    Raises:
+        FileNotFoundError: There is no such list.
+        ValueError: It cannot be read, has no box, or its unit is not known.
     """
     where = f"{WHERE}: {path}"
+    options = options or ListOptions()
     if unit is not None:
-        arguments.choice(WHERE, "unit", unit, LENGTHS)
-    if not path.is_file():
-        raise FileNotFoundError(f"{where}: no such file; give a list of boxes, .csv, .xlsx, .parquet or .json")
-    found = read_list(path, where, unit or "cells", columns)
+        options = replace(options, unit=unit)
+    if columns:
+        options = replace(options, columns=columns)
+    options = replace(
+        options,
+        unit=_known_unit("unit", options.unit, LENGTH_BY_WORD, LENGTHS),
+        weight_unit=_known_unit("weight_unit", options.weight_unit, WEIGHT_BY_WORD, WEIGHTS),
+    )
+    found = read_list(path, where, options=options)
     if not found.orders:
         reason = ""
         if found.faults:
-            line, _, fault = found.faults[0]
-            reason = f": line {line}: {fault}"
+            first = found.faults[0]
+            reason = f": line {first.line}: {first.reason}"
         raise ValueError(f"{where}: the list has no box{reason}")
     if found.unit == "cells":
         raise ValueError(f"{where}: the list does not say its unit: give --unit, one of {', '.join(LENGTHS)}")
-    if unit is not None and unit != found.own_unit and LENGTHS[unit] != LENGTHS[found.own_unit]:
-        raise ValueError(f"{where}: the unit of the list is {found.own_unit}, not {unit}: leave --unit out")
+    if options.unit is not None and found.names_unit and options.unit != found.own_unit:
+        raise ValueError(f"{where}: the unit of the list is {found.own_unit}, not {options.unit}: leave --unit out")
     return found
 
 
-def metres(name: str, given: str | float, unit_m: float, above: float | None = None) -> float:
-    """Convert a length to metres.
-
-    It is a number in a unit of `unit_m` metres, or a text that may say another unit.
-    """
-    match = _LENGTH.fullmatch(str(given).strip().casefold())
-    if not match or (match[2] and match[2] not in LENGTHS):
-        arguments.refuse(WHERE, name, _LENGTH_WORDS, given)
-    text, own_unit = match.groups()
-    return _number(name, text, given, above) * _unit_metres(own_unit, unit_m)
-
-
-def sides_of(pallet: str, unit_m: float) -> tuple[float, float, float]:
-    """Length, width and most height of a pallet by name, or of sides, metres."""
-    if pallet in PRESETS:
-        return PRESETS[pallet]
-    match = _SIZE.fullmatch(str(pallet).strip().casefold())
-    if not match or (match[2] and match[2] not in LENGTHS):
-        wanted = f"one of {', '.join(PRESETS)} or sides such as 1200x800mm or 120x80x150cm"
-        arguments.refuse(WHERE, "pallet", wanted, pallet)
-    text, own_unit = match.groups()
-    side_m = _unit_metres(own_unit, unit_m)
-    sides = [_number("pallet", side, pallet, 0.0) * side_m for side in text.split("x")]
-    if not _LEAST_METRES <= min(sides) <= max(sides) <= MOST_METRES:
-        arguments.refuse(WHERE, "pallet", f"of sides from {1000 * _LEAST_METRES:g} mm to {MOST_METRES:g} m", pallet)
-    if len(sides) == 2:
-        sides.append(PRESETS["eur"][2])
-    length, width, height = sides
-    return length, width, height
-
-
-def _unit_metres(own_unit: str, unit_m: float) -> float:
-    """Metres of the unit that a length says, or else of the list's."""
-    return LENGTHS[own_unit] / 1000 if own_unit else unit_m
-
-
-def _number(name: str, text: str, given: object, above: float | None) -> float:
-    try:
-        value = float(text.replace(",", "."))
-    except ValueError:
-        arguments.refuse(WHERE, name, _LENGTH_WORDS, given)
-    return arguments.number(WHERE, name, value, 0, above=above)
+def _known_unit(name: str, given: str | None, by_word: Mapping[str, str], known: Mapping[str, float]) -> str | None:
+    """Return the unit that a word of the user names, None for None."""
+    if given is None:
+        return None
+    unit = unit_of_word(given, by_word)
+    if not unit:
+        arguments.choice(WHERE, name, given, known)
+    return unit
 
 
 def carry_out(

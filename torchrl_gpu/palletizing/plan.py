@@ -17,9 +17,11 @@ import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
-from torchrl_gpu.envs.packing.items.lists import LENGTHS, SIDES, BoxList, Label
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.plan import PackingPlan, Pose
+from torchrl_gpu.lists.box_list import BoxList, Label
+from torchrl_gpu.lists.columns import SIDES
+from torchrl_gpu.lists.units import LENGTHS
 from torchrl_gpu.palletizing.page import PalletVerdict, PlanSummary, Row, write_pages
 from torchrl_gpu.palletizing.pallet import Pallet
 

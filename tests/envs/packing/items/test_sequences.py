@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes, OrderBoxes, RandomBoxes, lists
+from torchrl_gpu.envs.packing.items import BoxSequences, CutBoxes, OrderBoxes, RandomBoxes
 from torchrl_gpu.envs.packing.items.alike import AlikeSequences
 from torchrl_gpu.envs.packing.types import Bin
 
@@ -318,7 +318,7 @@ def test_a_missing_file_is_named(make: Write, tmp_path: Path) -> None:
 
 def test_a_file_that_would_unpack_to_more_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = saved(tmp_path / "a.npz", lambda path: np.savez_compressed(path, np.ones((100, 100, 3))))
-    monkeypatch.setattr(lists, "MOST_BYTES", 10_000)
+    monkeypatch.setattr("torchrl_gpu.lists.files.MOST_BYTES", 10_000)
     assert_refused(path, "240,128 bytes, more than 10,000")
 
 

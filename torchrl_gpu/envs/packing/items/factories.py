@@ -16,9 +16,10 @@ from torch import Tensor
 
 from torchrl_gpu.envs.counter_rng import draw_bits, draw_integers
 from torchrl_gpu.envs.packing.items.boxes import written
-from torchrl_gpu.envs.packing.items.lists import number_of, table_rows
 from torchrl_gpu.envs.packing.items.source import NUM_BITS, Built, DrawnSequences, ItemSource
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
+from torchrl_gpu.lists.files import table_rows
+from torchrl_gpu.lists.numbers import number_of
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.extras import how_to_install
 

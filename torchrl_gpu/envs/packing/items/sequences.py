@@ -19,7 +19,6 @@ from typing import IO, Any, BinaryIO, NamedTuple
 import numpy as np
 import torch
 
-from torchrl_gpu.envs.packing.items import lists
 from torchrl_gpu.envs.packing.items.boxes import (
     box_catalogue,
     cell_volume,
@@ -31,6 +30,9 @@ from torchrl_gpu.envs.packing.items.boxes import (
 )
 from torchrl_gpu.envs.packing.items.source import Built, ItemSource, Labels, Masses, PooledSequences
 from torchrl_gpu.envs.packing.types import UNITS, Bin
+from torchrl_gpu.lists.box_list import Label
+from torchrl_gpu.lists.files import SUFFIXES, check_size
+from torchrl_gpu.lists.reading import ListOptions, read_list
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.archives import describe_refusal
 
@@ -57,16 +59,17 @@ class BoxSequences(ItemSource):
             3), short episodes padded with zeros; `.json` or `.pt`: nested lists (or tuples) of that shape, in which
             episodes may differ in length; or `.json` of orders, {order: {"item_sequence": {place: {"length/mm",
             "width/mm", "height/mm"}}}}, always in millimetres. A `.pt` file is read with `weights_only`. Or a list of
-            boxes, one article a row, of one or many orders: `.csv`, `.tsv`, `.txt`, `.xlsx` or `.parquet`, see
-            `lists.read_list`.
+            boxes, one article a row, of one or many orders: `.csv`, `.tsv`, `.txt`, `.xlsx`, `.xls`, `.ods`,
+            `.jsonl` or `.parquet`, see `lists.reading.read_list`; what is doubtful in it is logged.
         unit: "cells", "m", "cm" or "mm", where a list does not say it itself. Sides are rounded up to whole cells;
             volumes stay those of the true sizes.
         in_order: Environment i plays episode i, then i + num_envs, …; else each episode draws one.
         misfits: Of boxes that fit the bin in no orientation: "refuse" (an error names the first of them), "skip_boxes"
             or "skip_orders" (whole episodes), and likewise of rows of a list that give no box. One logged line counts
             what is left out.
-        columns: Headers of a list by what they are, one of `lists.COLUMNS`, where the words of the field do not find
-            them.
+        columns: Headers of a list by what they are, one of `lists.reading.NAMES`, where the words of the field do not
+            find them.
+        options: More of what a list does not say itself, such as its decimal sign.
 
     Boxes that fill the whole bin, as the published sequences of Zhao et al. (AAAI 2021) have one at each end, mark the
     end of an episode and are not packed: those behind the last smaller box of an episode that has one.
@@ -84,6 +87,7 @@ class BoxSequences(ItemSource):
         in_order: bool = False,
         misfits: str = "refuse",
         columns: dict[str, str] | None = None,
+        options: ListOptions | None = None,
     ) -> None:
         arguments.choice("BoxSequences", "unit", unit, SEQUENCE_UNITS)
         self.misfits = arguments.choice("BoxSequences", "misfits", misfits, MISFITS)
@@ -91,14 +95,17 @@ class BoxSequences(ItemSource):
             arguments.refuse("BoxSequences", "path", "that of a file", path)
         self.path = Path(path).expanduser()
         self.in_order = arguments.flag("BoxSequences", "in_order", in_order)
-        self.columns, self._said = columns, set[str]()
+        self.columns = columns
+        self.options = options
+        self._said = set[str]()
         # Counts of the boxes of a list with a limit that environments ignore, by the limit.
         self._limits: dict[str, int] = {}
         self._played: dict[tuple[Bin, str | float], PlayedBoxes] = {}
-        if self.path.suffix.lower() in lists.SUFFIXES:
+        if self.path.suffix.lower() in SUFFIXES:
             self.names, self.episodes, self.labels, self.unit = self._listed(unit)
-        elif columns:
-            arguments.refuse("BoxSequences", "columns", f"none but for {', '.join(lists.SUFFIXES)}", columns)
+        elif columns or options is not None:
+            name = "columns" if columns else "options"
+            arguments.refuse("BoxSequences", name, f"none but for {', '.join(SUFFIXES)}", columns or options)
         else:
             self.names, self.episodes, self.labels, self.unit = _read(self.path, unit)
             # Only a file of orders says which unit its sizes are in.
@@ -106,7 +113,9 @@ class BoxSequences(ItemSource):
 
     def _listed(self, unit: str) -> tuple[list[str], list[np.ndarray], list[Labels], str]:
         """Orders of a list of boxes, without its rows that give none."""
-        read = lists.read_list(self.path, self._where, unit, self.columns)
+        read = read_list(self.path, self._where, unit, self.columns, self.options)
+        for doubt in read.doubts:
+            self._say(f"{self._where}: {doubt}")
         self.names_unit = read.names_unit
         if read.faults:
             line, order, reason = read.faults[0]
@@ -127,7 +136,7 @@ class BoxSequences(ItemSource):
         ):
             self._limits[word] = sum(int(each[i].sum()) for i in kept)
         sizes = [_checked(read.sizes[i], f"{self._where}: order {name}") for i, name in zip(kept, names, strict=True)]
-        return names, sizes, [read.labels[i] for i in kept], read.unit
+        return names, sizes, [_plain_labels(read.labels[i]) for i in kept], read.unit
 
     def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
         played = self.played(bin_, orientations)
@@ -259,6 +268,10 @@ class BoxSequences(ItemSource):
         return f"BoxSequences: {self.path}"
 
 
+def _plain_labels(labels: Sequence[Label]) -> Labels:
+    return [dict(label) for label in labels]
+
+
 class PlayedBoxes(NamedTuple):
     """The boxes of a file that are packed into a bin.
 
@@ -309,13 +322,13 @@ def _read(path: Path, unit: str) -> tuple[list[str], list[np.ndarray], list[Labe
 def _load(path: Path, where: str) -> object:
     suffix = path.suffix.lower()
     if suffix not in _READERS:
-        known = f"{', '.join([*_READERS, *lists.SUFFIXES[:-1]])} or {lists.SUFFIXES[-1]}"
+        known = f"{', '.join([*_READERS, *SUFFIXES[:-1]])} or {SUFFIXES[-1]}"
         raise ValueError(f"{where}: the suffix must be {known}, not {suffix!r}")
     try:
         with path.open("rb") as file, warnings.catch_warnings():
             # Warnings about oddities of a file that is refused anyway would be noise.
             warnings.simplefilter("ignore")
-            lists.check_size(path)
+            check_size(path)
             return _READERS[suffix](file)
     except Exception as error:
         # A broken or foreign file can make a reader raise anything.

@@ -1,4 +1,4 @@
-"""Lists of boxes as warehouses write them: CSV, Excel, Parquet; and what is wrong with some."""
+"""Lists of boxes: what is read, how it is shown, and what is refused."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.packing.items import BoxSequences, lists
-from torchrl_gpu.envs.packing.items.list_table import list_table, misfits
-from torchrl_gpu.envs.packing.items.lists import BoxList, read_list
+from torchrl_gpu.envs.packing.items import BoxSequences
 from torchrl_gpu.envs.packing.types import Bin
+from torchrl_gpu.lists import files
+from torchrl_gpu.lists.box_list import BoxList
+from torchrl_gpu.lists.reading import read_list
+from torchrl_gpu.lists.report import first_rows, list_table
 
 CASES = """PO Number,Pallet No,Material,Pick_quantity_cs,Length_cm,Width_cm,Height_cm,Vol/CS(dm3),Gross weight
 A,1,P_1,2,35,20.3,20.8,29.6,6.3
@@ -65,8 +67,10 @@ def test_headers_of_many_kinds(header: str, unit: str, scale: float, tmp_path: P
 
 
 def test_numbers_of_several_countries(tmp_path: Path) -> None:
-    assert read(tmp_path, "l;w;h\n1,200;2;3\n").sizes[0].tolist() == [[1.2, 2, 3]]
-    assert read(tmp_path, 'l,w,h\n"1,200",2,3\n').sizes[0].tolist() == [[1200, 2, 3]]
+    assert read(tmp_path, "l;w;h\n1,200;2,5;3\n").sizes[0].tolist() == [[1.2, 2.5, 3]]
+    assert read(tmp_path, 'l,w,h\n"1,200",2.5,3\n').sizes[0].tolist() == [[1200, 2.5, 3]]
+    with pytest.raises(ValueError, match=r"1,200.* 1200 .* 1\.2 .*--decimal"):
+        read(tmp_path, "l;w;h\n1,200;2;3\n")
     assert read(tmp_path, "l\tw\th\n1.5\t2e1\t3\n", "a.tsv").sizes[0].tolist() == [[1.5, 20, 3]]
     assert read(tmp_path, "Länge,Breite,Höhe\n1,2,3\n", encoding="cp1252").sizes[0].tolist() == [[1, 2, 3]]
 
@@ -115,8 +119,6 @@ def test_sides_that_may_be_vertical_by_the_columns_of_packingsolver(tmp_path: Pa
     ]
     assert not found.unread
     assert found.columns["sides_up"].split(", ") == sorted(ROTATIONS.split(",")[4:-1], key=lambda name: name[-1])
-    assert [line for line, *_ in misfits(found, [100, 80, 120], tipped=True)] == [2, 3]
-    assert [line for line, *_ in misfits(found, [120, 80, 120])] == [4, 5]
     shown = list_table(found, "a")
     told = dict(zip(*(list(column.cells) for column in shown.columns), strict=True))
     assert (told["this side up"], told["not read"]) == ("1 boxes", "no column")
@@ -128,9 +130,9 @@ def test_rows_of_rotations_that_give_no_box(tmp_path: Path) -> None:
     found = read(tmp_path, "\n".join([ROTATIONS.replace(",COPIES", ",N"), *rows]), unit="cm")
     assert [(line, reason) for line, _, reason in found.faults] == [
         (2, "rotations must allow both turns about the vertical, or none"),
-        (3, "one side must be permitted to be vertical; got none"),
+        (3, "rotations allow no side to be vertical"),
         (4, "rotations must be yes or no"),
-        (5, "one side must be permitted to be vertical; got none"),
+        (5, "quantity must be a whole number, not an empty cell"),
     ]
     with pytest.raises(ValueError, match=r"rotations.* Rotation_XYZ, rotation yxz"):
         read(tmp_path, "x,y,z,Rotation_XYZ,rotation yxz\n1,2,3,1,1\n")
@@ -163,62 +165,59 @@ def test_orders_in_json_are_rows_too(tmp_path: Path) -> None:
         [{"line": 1, "article": "jam", "weight/kg": 6.3}],
         [{"line": 3, "article": "jam", "weight/kg": 6.3}],
     ]
-    assert found.faults == [(2, "7", "height must be a positive number; got 0")]
+    assert found.faults == [(2, "7", "height must be a positive number, not 0")]
     assert found.fragile[1].tolist() == [True]
     for broken in ("[[[1, 2, 3]]]", "{}", '{"7": {}}', '{"7": {"item_sequence": [1]}}', "[" * 100_000, "1"):
         with pytest.raises(ValueError, match=r"^here: .+"):
             read(tmp_path, broken, "a.json")
 
 
-def test_the_table_names_what_was_read_and_what_does_not_fit(tmp_path: Path) -> None:
-    text = "order,article,l/in,w/in,h/in,weight,[qty],upright,colour\n"
-    rows = [
-        "A,a,10,20,30,5,2,1,red",
-        "A,b,60,20,5,5,3,0,red",
-        "A,c,5,5,60,5,1,0,red",
-        "B,d,5,5,60,9,1,1,red",
-        "B,e,0,1,1",
-    ]
-    found = read(tmp_path, text + "\n".join([*rows, "B,f,1,1,1,80,1"]))
-    room = [1219.2, 1016, 1219.2]  # 48 × 40 × 48 in
-    assert misfits(found, room, most_weight=25) == [
-        (3, "A", "60 × 20 × 5 in does not fit 48 × 40 × 48, turned about z only"),
-        (4, "A", "5 × 5 × 60 in does not fit 48 × 40 × 48, turned about z only"),
-        (5, "B", "5 × 5 × 60 in does not fit 48 × 40 × 48, turned about z only"),
-        (7, "B", "weighs 80 kg, more than 25"),
-    ]
-    assert [line for line, *_ in misfits(found, [254, 762, 1524], tipped=True)] == []
-    assert [line for line, *_ in misfits(found, [1524, 762, 254], tipped=True)] == [2, 5]
-    shown = list_table(found, "a[b].csv", misfits(found, room))
-    told = dict(zip(*(list(column.cells) for column in shown.columns), strict=True))
-    assert (told["orders"], told["boxes"]) == ("2", "8 in 5 rows")
-    assert told["sides"] == "1 to 60 in, as the file says"
-    assert told["volume"] == f"{(2 * 6000 + 3 * 6000 + 2 * 1500 + 1) * 0.0254**3:.4g} m³"
-    assert told["weight"] == "119 kg, a box 5 to 80 kg"
-    assert told["this side up"] == "3 boxes"
-    assert told["quantity from"] == r"\[qty]"
-    assert told["not read"] == "colour"
-    assert list(shown.columns[1].cells)[-4:] == [
-        "line 3, order A: 60 × 20 × 5 in does not fit 48 × 40 × 48, turned about z only",
-        "line 4, order A: 5 × 5 × 60 in does not fit 48 × 40 × 48, turned about z only",
-        "line 5, order B: 5 × 5 × 60 in does not fit 48 × 40 × 48, turned about z only",
-        "line 6, order B: length must be a positive number; got 0",
-    ]
+def cells_of(found: BoxList) -> dict[str, str]:
+    """The table of a list, by the words of its first column."""
+    names, cells = (list(column.cells) for column in list_table(found, "a").columns)
+    return dict(zip(map(str, names), map(str, cells), strict=True))
+
+
+def test_the_table_shows_what_was_read(tmp_path: Path) -> None:
+    text = "order,article,l/in,w/in,h/in,weight/lb,[qty],upright,colour\n"
+    rows = ["A,a,10,20,30,10,2,1,red", "A,b,60,20,5,5,3,0,red", "B,d,5,5,60,9,1,1,red", "B,e,0,1,1"]
+    found = read(tmp_path, text + "\n".join(rows))
+    shown = cells_of(found)
+    assert shown["table"] == "header in line 1, utf-8, cells between commas"
+    assert (shown["orders"], shown["boxes"]) == ("2", "6 in 3 rows")
+    assert shown["sides"] == "5 to 60 in, as the file says"
+    assert shown["volume"] == f"{(2 * 6000 + 3 * 6000 + 1500) * 0.0254**3:.4g} m³"
+    assert shown["weight"] == "19.9581 kg, a box 2.26796 to 4.53592 kg"
+    assert shown["this side up"] == "3 boxes"
+    assert shown["quantity from"] == r"\[qty], such as 2"
+    assert shown["length from"] == "l/in, such as 10, in in"
+    assert shown["not read"] == "colour"
+    assert shown["left out"] == "line 5, order B: length must be a positive number, not 0"
+    first = [list(map(str, column.cells)) for column in first_rows(found).columns]
+    assert first[0] == ["2", "3", "4"]
+    assert first[3] == ["2", "3", "1"]
+    assert first[4] == ["10 × 20 × 30", "60 × 20 × 5", "5 × 5 × 60"]
+
+
+def test_doubts_stand_in_the_table(tmp_path: Path) -> None:
+    found = read(tmp_path, "l mm,w mm,h mm,weight\n1.2,300,200,900\n5000,300,200,9\n")
+    assert [doubt.split(":")[0] for doubt in found.doubts] == ["line 2", "line 3", "line 2"]
+    assert "doubtful" in cells_of(found)
 
 
 def test_a_table_of_no_boxes_counts_its_faults(tmp_path: Path) -> None:
     shown = list_table(read(tmp_path, "l,w,h\n" + "0,1,1\n" * 30), "a.csv")
-    assert list(shown.columns[1].cells)[:2] == ["0", "0 in 0 rows"]
+    assert list(shown.columns[1].cells)[1:3] == ["0", "0 in 0 rows"]
     assert list(shown.columns[1].cells)[-1] == "and 10 rows more"
 
 
 def test_columns_can_be_named(tmp_path: Path) -> None:
     text = "a,b,c,how many\n1,2,3,2\n"
-    with pytest.raises(ValueError, match=r"length.* a, b, c.*columns.length"):
+    with pytest.raises(ValueError, match=r"length.* \"a\", \"b\", \"c\".*--column length"):
         read(tmp_path, text)
     columns = {"length": "a", "width": "b", "height": "c", "quantity": "how many"}
     assert read(tmp_path, text, columns=columns).sizes[0].tolist() == [[1, 2, 3]] * 2
-    with pytest.raises(ValueError, match=r"columns.length must be one of a, b, c, how many; got d"):
+    with pytest.raises(ValueError, match=r"columns.length.*\"d\".* a, b, c, how many"):
         read(tmp_path, text, columns={"length": "d"})
     with pytest.raises(ValueError, match="columns must be one of"):
         read(tmp_path, text, columns={"colour": "a"})
@@ -254,8 +253,8 @@ def test_empty_cells_of_parquet_and_orders_of_nothing(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
     found = read_list(tmp_path / "a.parquet", "here")
     assert (found.orders, found.labels) == (["A"], [[{"line": 2}]])
-    wanted = "quantity must be a whole number; got"
-    assert found.faults == [(3, "A", f"{wanted} nothing"), (4, "A", f"{wanted} inf")]
+    wanted = "quantity must be a whole number, not"
+    assert found.faults == [(3, "A", f"{wanted} an empty cell"), (4, "A", f"{wanted} inf")]
 
 
 def test_texts_that_repeat_are_not_all_read_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +264,7 @@ def test_texts_that_repeat_are_not_all_read_at_once(tmp_path: Path, monkeypatch:
     columns = {side: [1.0] * 500 for side in "lwh"} | {"article": ["x" * 100_000] * 500}
     parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
     assert (tmp_path / "a.parquet").stat().st_size < 200_000
-    monkeypatch.setattr(lists, "_MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(files, "_MOST_BATCH_BYTES", 1 << 20)
     sizes, iterate = [], parquet.ParquetFile.iter_batches
 
     def counted(file: Any, batch_size: int) -> Any:
@@ -275,7 +274,7 @@ def test_texts_that_repeat_are_not_all_read_at_once(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(parquet.ParquetFile, "iter_batches", counted)
     assert len(read_list(tmp_path / "a.parquet", "here").sizes[0]) == 500
     assert sizes[0] * 100_000 <= 1 << 20
-    monkeypatch.setattr(lists, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(files, "_MOST_BATCH_BYTES", 1000)
     with pytest.raises(ValueError, match="bytes in a group of rows, more than 1,000"):
         read_list(tmp_path / "a.parquet", "here")
 
@@ -285,9 +284,9 @@ BROKEN = "order,l,w,h,qty\nA,2,3,4,1\nA,2,0,4,1\nB,2,3,x,1\nB,2,3,4,1.5\nC,5,5,5
 
 def test_rows_that_give_no_box_are_named(tmp_path: Path) -> None:
     assert read(tmp_path, BROKEN).faults == [
-        (3, "A", "width must be a positive number; got 0"),
-        (4, "B", "height must be a positive number; got x"),
-        (5, "B", "quantity must be a whole number; got 1.5"),
+        (3, "A", "width must be a positive number, not 0"),
+        (4, "B", 'height must be a positive number, not "x"'),
+        (5, "B", "quantity must be a whole number, not 1.5"),
     ]
 
 
@@ -311,7 +310,7 @@ def test_limits_that_no_environment_heeds_are_told(tmp_path: Path, caplog: pytes
 def test_misfits_decides_on_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "a.csv").write_text(BROKEN)
     path = str(tmp_path / "a.csv")
-    with pytest.raises(ValueError, match=r"line 3 \(order A\): width must be a positive number; got 0; the first of 3"):
+    with pytest.raises(ValueError, match=r"line 3 \(order A\): width.* 0; the first of 3"):
         BoxSequences(path)
     boxes = BoxSequences(path, misfits="skip_boxes")
     assert (boxes.names, [len(each) for each in boxes.episodes]) == (["A", "C"], [1, 1])
@@ -322,14 +321,13 @@ def test_misfits_decides_on_them(tmp_path: Path, caplog: pytest.LogCaptureFixtur
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.csv", b"", r"length.*no header"),
+        ("a.csv", b"", "empty"),
         ("a.csv", b"l,w,h\n", "no order of boxes"),
-        ("a.csv", b"l cm,w mm,h cm\n1,2,3\n", "l cm, w mm, h cm.*unit"),
-        ("a.csv", b"l,w,h,unit\n1,2,3,cm\n1,2,3,mm\n", "unit.* cm, mm"),
-        ("a.csv", b"l,w,h,unit\n1,2,3,ell\n", "line 2: unit must be one of mm, cm, m, in.*; got ell"),
-        ("a.csv", b"l,w,h,weight\n1,2,3,heavy\n", "line 2: weight must be a positive number, or nothing; got heavy"),
-        ("a.csv", b"l,w,h,fragile\n1,2,3,maybe\n", "line 2: fragile must be yes or no; got maybe"),
-        ("a.csv", b"l,w,h,max load\n1,2,3,-1\n", "line 2: max_load must be a number of at least 0, or nothing; got -1"),
+        ("a.csv", b"l,w,h,unit\n1,2,3,cm\n1,2,3,\n", "line 3.*unit.* cm"),
+        ("a.csv", b"l,w,h,unit\n1,2,3,cm\n1,2,3,ell\n", 'line 3: unit: "ell".* mm, cm'),
+        ("a.csv", b"l,w,h,weight\n1,2,3,1\n1,2,3,heavy\n", 'line 3: weight.*"heavy"'),
+        ("a.csv", b"l,w,h,fragile\n1,2,3,no\n1,2,3,maybe\n", "line 3: fragile.* maybe"),
+        ("a.csv", b"l,w,h,max load\n1,2,3,-1\n", "line 2: max_load.* -1"),
         ("a.csv", b"l,w,h,qty\n1,2,3,99999999999\n", "16,777,216 boxes.*line 2"),
         ("a.csv", b"l,w,h\n" + 2000 * b"1,", "fails with: more than"),
         ("a.csv", b"l,w,h\n1,2,3e9\n", "sizes must be at most 1e[+]09"),
@@ -349,8 +347,8 @@ def test_other_files_are_refused_in_a_line(name: str, content: bytes, message: s
 def test_a_file_that_unpacks_to_more_than_memory_is_refused_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torchrl_gpu.envs.packing.items.lists.MOST_BYTES", 10_000)
-    monkeypatch.setattr(lists, "_excel", None)
+    monkeypatch.setattr(files, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(files, "excel_sheets", None)
     with zipfile.ZipFile(tmp_path / "a.xlsx", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("xl/worksheets/sheet1.xml", bytes(20_000))
     with pytest.raises(ValueError, match="20,000 bytes, more than 10,000"):

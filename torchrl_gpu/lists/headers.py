@@ -1,0 +1,655 @@
+"""Which header is which column.
+
+Headers are compared with the words of `columns.COLUMNS`, but words alone do not decide: a list has the net weight
+beside the gross weight, the sides of the item beside those of its carton, the pieces in a carton beside the cartons.
+So every header that has the words of a column is a candidate, candidates are ranked by the other words of their
+headers, and those whose cells are of another kind are passed over.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+
+from torchrl_gpu.lists import columns as known
+from torchrl_gpu.lists.columns import COLUMNS, SIDES, Column
+from torchrl_gpu.lists.numbers import NumberStyle, amount_of, flag_of, text_of
+from torchrl_gpu.lists.units import LENGTH_BY_WORD, WEIGHT_BY_WORD, unit_in, unit_of_word
+from torchrl_gpu.lists.words import contains, fold, is_ideographic, plain_text, split_phrases, tokens
+
+# Rows that show what kind of cells a column has.
+_SAMPLE = 200
+_FILLERS = (
+    "of",
+    "the",
+    "de",
+    "des",
+    "du",
+    "del",
+    "della",
+    "do",
+    "da",
+    "der",
+    "in",
+    "outside",
+    "external",
+    "ext",
+    "size",
+)
+# PackingSolver's columns of rotations, 1 for those that are permitted: the listed sides along x, y and z.
+_ROTATION = re.compile(r"rotation ([xyz]{3})")
+_BRACKETS = re.compile(r"[(\[]([^()\[\]]*)[)\]]")
+# Names of sides in the order of a cell such as 400x300x200: "LxWxH", "B x T x H", "长*宽*高".
+_SIDE_LETTERS = {"l": "length", "w": "width", "b": "width", "h": "height", "d": "depth", "t": "depth", "p": "depth"}
+_SIDE_LETTERS |= {
+    "д": "length",
+    "ш": "width",
+    "в": "height",
+    "г": "depth",
+    "长": "length",
+    "宽": "width",
+    "高": "height",
+}
+_SIDE_LETTERS |= {"長": "length", "寬": "width", "幅": "width", "a": "width"}
+_ORDER_OF_SIDES = re.compile(
+    r"\b(?P<a>[lwbhdtpдшвга长宽高長寬幅])\s*[x×*х/-]?\s*(?P<b>[lwbhdtpдшвга长宽高長寬幅])\s*[x×*х/-]?\s*(?P<c>[lwbhdtpдшвга长宽高長寬幅])\b"
+)
+
+Cells = Sequence[object]
+
+
+@dataclass(frozen=True)
+class Header:
+    """A header and what its words say.
+
+    Attributes:
+        text: As it stands in the file.
+        words: Its words without units, see `words.tokens`.
+        length_unit: Unit of length that it names, "" for none.
+        weight_unit: Unit of mass that it names, "" for none.
+        unread: Text in brackets that names no known unit and no known word; "" for none.
+    """
+
+    text: str
+    words: list[str]
+    length_unit: str
+    weight_unit: str
+    unread: str
+
+
+@dataclass
+class FoundColumns:
+    """Columns of a table by what they are.
+
+    Attributes:
+        at: Index of each column by its name.
+        rotations: Indices of the six columns of rotations, or none.
+        doubts: Sentences about headers that may be meant otherwise.
+        is_total: Names of columns whose cells are of all boxes of a row.
+        in_order: Names of the sides in the order in which a cell of all three holds them.
+    """
+
+    at: dict[str, int] = field(default_factory=dict)
+    rotations: list[int] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    is_total: set[str] = field(default_factory=set)
+    in_order: tuple[str, str, str] = SIDES
+
+    @property
+    def has_sides(self) -> bool:
+        return "dimensions" in self.at or all(side in self.at for side in SIDES)
+
+    def taken(self) -> set[int]:
+        return {*self.at.values(), *self.rotations}
+
+
+@cache
+def parse_header(text: str) -> Header:
+    """Split a header into words and units."""
+    words = tokens(text)
+    length_unit = unit_in(words, LENGTH_BY_WORD)
+    weight_unit = unit_in(words, WEIGHT_BY_WORD)
+    rest = [word for word in words if not _is_unit(word, words)]
+    unread = ""
+    for inside in _BRACKETS.findall(plain_text(text)):
+        inner = tokens(inside)
+        if inner and not any(map(_is_known, inner)):
+            unread = inside
+    return Header(text, rest, length_unit, weight_unit, unread)
+
+
+def _is_unit(word: str, words: Sequence[str]) -> bool:
+    if word not in LENGTH_BY_WORD and word not in WEIGHT_BY_WORD:
+        return False
+    # A unit of one letter that begins a header, or is the whole of it, is an initial.
+    return len(words) > 1 and not (word == words[0] and len(word) == 1)
+
+
+@cache
+def _known_words() -> set[str]:
+    texts = [known.OUTER_WORDS, known.INNER_WORDS, known.GROSS_WORDS, known.NET_WORDS, known.ONE_WORDS]
+    texts += [known.TOTAL_WORDS, known.MOST_WORDS, known.BOX_WORDS, known.PIECE_WORDS, known.UNIT_WORDS]
+    for column in COLUMNS:
+        texts += column.words.values()
+    found = set(_FILLERS)
+    for text in texts:
+        found.update(tokens(text))
+    return found | set(LENGTH_BY_WORD) | set(WEIGHT_BY_WORD)
+
+
+def _is_known(word: str) -> bool:
+    return word in _known_words() or len(word) == 1 or (is_ideographic(word) and any(k in word for k in _known_words()))
+
+
+@cache
+def _phrase(word: str) -> list[str]:
+    return tokens(word)
+
+
+def _has_any(words: list[str], phrases: str) -> bool:
+    """Whether a header has one of some phrases, which stand between commas."""
+    return any(contains(words, phrase) for phrase in _split(phrases))
+
+
+@cache
+def _split(phrases: str) -> list[list[str]]:
+    return [tokens(phrase) for phrase in split_phrases(phrases)]
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A header that has the words of a column.
+
+    Attributes:
+        at: Index of the header.
+        exact: Whether there are no other words.
+        rank: Place of the word in the column's list.
+        rest: The other words.
+    """
+
+    at: int
+    exact: bool
+    rank: int
+    rest: tuple[str, ...]
+
+
+def _match(column: Column, header: Header, at: int) -> _Candidate | None:
+    """Return how a header names a column, None where it does not."""
+    words = header.words
+    names_a_unit = len(words) > 1 and _has_any(words[-1:], known.UNIT_WORDS)
+    if not words or (names_a_unit and column.kind != "unit"):
+        return None
+    if _has_any(words, column.never):
+        return None
+    for rank, word in enumerate(column.all_words):
+        phrase = _phrase(word)
+        if words == phrase:
+            return _Candidate(at, True, rank, ())
+    for rank, word in enumerate(column.all_words):
+        phrase = _phrase(word)
+        is_letter = len(word) == 1 and not is_ideographic(word)
+        rest = _rest(words, phrase)
+        if rest is None:
+            continue
+        # A single letter is a side behind words for a packing alone: "Box L".
+        if is_letter and not all(_is_packing(each) for each in rest):
+            continue
+        return _Candidate(at, False, rank, tuple(each for each in rest if each not in _FILLERS))
+    return None
+
+
+def _rest(words: list[str], phrase: list[str]) -> list[str] | None:
+    """Return the words of a header around a phrase.
+
+    None where it does not stand there.
+    """
+    for first in range(len(words) - len(phrase) + 1):
+        if words[first : first + len(phrase)] == phrase:
+            return [*words[:first], *words[first + len(phrase) :]]
+    if len(phrase) != 1 or not is_ideographic(phrase[0]):
+        return None
+    # Without spaces a word of one sign must end the header: 外箱长 is a length, 长期 is not.
+    sign = phrase[0]
+    for i, word in enumerate(words):
+        if word.endswith(sign) or (len(sign) > 1 and sign in word):
+            left = word.replace(sign, "")
+            return [*words[:i], *([left] if left else []), *words[i + 1 :]]
+    return None
+
+
+@cache
+def _packing_words() -> set[str]:
+    packings = f"{known.OUTER_WORDS}, {known.INNER_WORDS}, dim, dims, dimension, 尺寸, size"
+    return {fold(word) for word in split_phrases(packings)}
+
+
+def _is_packing(word: str) -> bool:
+    return word in _packing_words()
+
+
+def find_columns(header: Cells, rows: Sequence[Cells], given: Mapping[str, int]) -> FoundColumns:
+    """Find the columns of a table.
+
+    Args:
+        header: Headers.
+        rows: Rows below it, of which the first 200 show what kind of cells a column has.
+        given: Index of each column that the user names.
+    """
+    headers = [parse_header(text_of(cell)) for cell in header]
+    sample = _Sample(rows[:_SAMPLE])
+    found = FoundColumns(at=dict(given))
+    found.rotations = _rotations(headers)
+    _find_sides(headers, sample, found)
+    for column in COLUMNS:
+        if column.name in found.at or column.kind in ("length", "sides"):
+            continue
+        if column.kind == "unit":
+            _find_units(column, headers, sample, found)
+            continue
+        candidates = _candidates(column, headers, sample, found.taken())
+        if column.name == "quantity":
+            candidates = _counts_of_boxes(headers, sample, found.taken()) + candidates
+        if column.name == "weight" and not candidates:
+            candidates = _named_by_unit(headers, found.taken())
+        if candidates:
+            _take_best(column, candidates, headers, sample, found)
+    return found
+
+
+class _Sample:
+    """Cells of the first rows, by column."""
+
+    def __init__(self, rows: Sequence[Cells]) -> None:
+        self.rows = rows
+
+    def column(self, at: int) -> list[object]:
+        """Cells of a column that are not empty."""
+        cells = [row[at] for row in self.rows if at < len(row)]
+        return [cell for cell in cells if text_of(cell)]
+
+    def share(self, at: int, holds: Callable[[object], bool]) -> float:
+        """Share of the cells of a column for which something holds.
+
+        1 for an empty column.
+        """
+        cells = self.column(at)
+        return sum(map(holds, cells)) / len(cells) if cells else 1.0
+
+
+def _is_amount(cell: object) -> bool:
+    return amount_of(cell, NumberStyle()) is not None
+
+
+def _is_flag(cell: object) -> bool:
+    return flag_of(cell) is not None
+
+
+def _candidates(column: Column, headers: Sequence[Header], sample: _Sample, taken: set[int]) -> list[_Candidate]:
+    """Headers that have the words of a column and whose cells may be its."""
+    found = []
+    for at, header in enumerate(headers):
+        candidate = None if at in taken else _match(column, header, at)
+        if candidate is None:
+            continue
+        if column.kind in ("length", "mass", "count") and sample.share(at, _is_amount) < 0.5:
+            continue
+        if column.kind == "flag" and sample.share(at, _is_flag) < 0.5:
+            continue
+        found.append(candidate)
+    return found
+
+
+def _counts_of_boxes(headers: Sequence[Header], sample: _Sample, taken: set[int]) -> list[_Candidate]:
+    """Quantities that count boxes: "Cartons", "No. of CTNS", "Qty (cases)"."""
+    found = []
+    never = next(column.never for column in COLUMNS if column.name == "quantity")
+    for at, header in enumerate(headers):
+        words = header.words
+        if at in taken or not _has_any(words, known.BOX_WORDS) or _has_any(words, never):
+            continue
+        others = [word for word in words if not _has_any([word], known.BOX_WORDS)]
+        counts = (
+            "number",
+            "no",
+            "nr",
+            "of",
+            "#",
+            "qty",
+            "quantity",
+            "anzahl",
+            "count",
+            "total",
+            "nombre",
+            "numero",
+            "n",
+        )
+        if all(word in counts or _is_filler(word) for word in others) and sample.share(at, _is_amount) >= 0.5:
+            found.append(_Candidate(at, True, -1, ()))
+    return found
+
+
+def _named_by_unit(headers: Sequence[Header], taken: set[int]) -> list[_Candidate]:
+    """Weights under a header that is a unit alone: "KG", "Pounds"."""
+    found = []
+    for at, header in enumerate(headers):
+        word = header.words[0] if len(header.words) == 1 else ""
+        if at not in taken and len(word) > 1 and word in WEIGHT_BY_WORD:
+            found.append(_Candidate(at, True, 0, ()))
+    return found
+
+
+def _is_filler(word: str) -> bool:
+    return word in _FILLERS
+
+
+def _take_best(
+    column: Column, candidates: Sequence[_Candidate], headers: Sequence[Header], sample: _Sample, found: FoundColumns
+) -> None:
+    """Take the best candidate, and say where another one may be meant as well."""
+    ranked = sorted(candidates, key=lambda each: (_preference(column, each, headers), each.rank, each.at))
+    best = ranked[0]
+    found.at[column.name] = best.at
+    if column.kind == "mass" and _has_any(headers[best.at].words, known.TOTAL_WORDS):
+        found.is_total.add(column.name)
+    if column.kind not in ("mass", "count"):
+        return
+    for other in ranked[1:]:
+        same = _preference(column, other, headers) == _preference(column, best, headers)
+        if same and sample.column(other.at) != sample.column(best.at):
+            found.doubts.append(
+                f'the {column.name} may be "{headers[best.at].text}", which is read, or "{headers[other.at].text}":'
+                f' say --column {column.name}="…"'
+            )
+            return
+
+
+def _preference(column: Column, candidate: _Candidate, headers: Sequence[Header]) -> tuple[int | bool, ...]:
+    """Order among candidates, the least first."""
+    words = headers[candidate.at].words
+    if column.name == "quantity":
+        counts_boxes = candidate.rank < 0
+        shipped = _has_any(words, known.SHIPPED_WORDS)
+        pieces = _has_any(words, known.PIECE_WORDS)
+        return not counts_boxes, pieces, not shipped
+    if column.kind == "mass":
+        inner = _has_any(words, known.INNER_WORDS)
+        outer = _has_any(words, known.OUTER_WORDS)
+        net = _has_any(words, known.NET_WORDS) and not _has_any(words, known.GROSS_WORDS)
+        gross = _has_any(words, known.GROSS_WORDS)
+        total = _has_any(words, known.TOTAL_WORDS)
+        return inner and not outer, net, not gross, not outer, total
+    return (not candidate.exact, candidate.rank)
+
+
+# -- sides -----------------------------------------------------------------------------------------------------------
+
+
+def _find_sides(headers: Sequence[Header], sample: _Sample, found: FoundColumns) -> None:
+    """Find length, width and height, or the column that holds all three.
+
+    Three sides must be of one thing: the best group of headers that differ by the word for the side alone.
+    """
+    if all(side in found.at for side in SIDES) or "dimensions" in found.at:
+        if "dimensions" in found.at:
+            found.in_order = order_of_sides(headers[found.at["dimensions"]].text)
+        return
+    groups: dict[tuple[str, ...], dict[str, list[_Candidate]]] = {}
+    for column in COLUMNS:
+        if column.kind != "length":
+            continue
+        for candidate in _candidates(column, headers, sample, set(found.at.values())):
+            groups.setdefault(candidate.rest, {}).setdefault(column.name, []).append(candidate)
+    _tell_length_from_width(headers, groups)
+    whole = []
+    for rest, sides in groups.items():
+        chosen = _three_sides(sides, headers, found.at)
+        if chosen is not None:
+            whole.append((_packing_rank(rest), min(chosen.values()), chosen))
+    dimensions = _dimensions(headers, sample, found)
+    best = min(whole, key=lambda each: each[:2], default=None)
+    if dimensions and (best is None or _packing_rank(dimensions[0].rest) < best[0]):
+        found.at["dimensions"] = dimensions[0].at
+        found.in_order = order_of_sides(headers[dimensions[0].at].text)
+    elif best is not None:
+        found.at |= best[2]
+    else:
+        _take_sides_of_any_group(groups, headers, found)
+
+
+def _packing_rank(rest: tuple[str, ...]) -> int:
+    """Rank a group of sides by its other words.
+
+    0 for a packing, 1 for a box, 2 for what is inside, 3 for limits.
+    """
+    words = list(rest)
+    if _has_any(words, known.MOST_WORDS):
+        return 3
+    if _has_any(words, known.OUTER_WORDS):
+        return 0
+    return 2 if _has_any(words, known.INNER_WORDS) else 1
+
+
+def _three_sides(
+    sides: Mapping[str, list[_Candidate]], headers: Sequence[Header], given: Mapping[str, int]
+) -> dict[str, int] | None:
+    """Return the columns of length, width and height of a group.
+
+    None where one is missing.
+
+    Of two columns for a side, in different units, those of the unit that comes first are taken.
+    """
+    named = dict(sides)
+    for side in SIDES:
+        if side in given:
+            named[side] = [_Candidate(given[side], True, 0, ())]
+    missing = [side for side in SIDES if side not in named]
+    if "depth" in named and missing in (["length"], ["height"]):
+        named[missing[0]] = named["depth"]
+        missing = []
+    if missing:
+        return None
+    first = min(named["length"], key=lambda each: each.at)
+    unit = headers[first.at].length_unit
+    chosen = {}
+    for side in SIDES:
+        ranked = sorted(named[side], key=lambda each: (headers[each.at].length_unit != unit, not each.exact, each.at))
+        chosen[side] = ranked[0].at
+    return chosen if len(set(chosen.values())) == 3 else None
+
+
+def _take_sides_of_any_group(
+    groups: Mapping[tuple[str, ...], Mapping[str, list[_Candidate]]], headers: Sequence[Header], found: FoundColumns
+) -> None:
+    """Take each side from the best group that has it: "Max. length", but "Width"."""
+    merged: dict[str, list[_Candidate]] = {}
+    for rest in sorted(groups, key=_packing_rank):
+        for side, candidates in groups[rest].items():
+            merged.setdefault(side, []).extend(candidates)
+    first_of_each = {side: candidates[:1] for side, candidates in merged.items()}
+    chosen = _three_sides(first_of_each, headers, found.at)
+    if chosen is None:
+        for side in SIDES:
+            if side in first_of_each:
+                found.at.setdefault(side, first_of_each[side][0].at)
+        return
+    found.at |= chosen
+    named = ", ".join(f'"{headers[at].text}"' for at in chosen.values())
+    found.doubts.append(f"the sides {named} may be of different things: say --column length=…, width=…, height=…")
+
+
+def _tell_length_from_width(
+    headers: Sequence[Header], groups: Mapping[tuple[str, ...], dict[str, list[_Candidate]]]
+) -> None:
+    """In French lists L is the length and l the width."""
+    for sides in groups.values():
+        lengths = sides.get("length", [])
+        small = [
+            each for each in lengths if plain_text(headers[each.at].text)[:1] == "l" and headers[each.at].words == ["l"]
+        ]
+        large = [each for each in lengths if headers[each.at].words == ["l"] and each not in small]
+        if small and large and "width" not in sides:
+            sides["length"] = large
+            sides["width"] = small
+
+
+def _dimensions(headers: Sequence[Header], sample: _Sample, found: FoundColumns) -> list[_Candidate]:
+    """Headers of cells with all three sides, the best first."""
+    column = next(each for each in COLUMNS if each.name == "dimensions")
+    candidates = []
+    for at, header in enumerate(headers):
+        candidate = _match(column, header, at)
+        if candidate is None and _ORDER_OF_SIDES.search(fold(plain_text(header.text))):
+            candidate = _Candidate(at, True, 0, ())
+        if candidate is None or at in found.at.values():
+            continue
+        if sample.column(at) and sample.share(at, lambda cell: len(split_sides(cell)) == 3) >= 0.5:
+            candidates.append(candidate)
+    return sorted(candidates, key=lambda each: (_packing_rank(each.rest), each.rank, each.at))
+
+
+# The first separator that gives three parts counts: 15 3/4 x 12 x 8 has a fraction, 400/300/200 has none.
+_SEPARATORS = [
+    re.compile(each) for each in (r"\s*[x×*хX✕]\s*|\s+by\s+", r"\s*[/|;]\s*", r"(?<=\d)\s*-\s*(?=\d)", r"\s+")
+]
+_LABELLED = re.compile(
+    r"(?P<before>[lwbhdtp])\s*[:=.]?\s*(?P<first>\d[\d.,]*\d|\d)|(?P<second>\d[\d.,]*\d|\d)\s*\(?(?P<behind>[lwbhdtp])\b\)?"
+)
+_LAST_UNIT = re.compile(r"^(?P<rest>.*\d)\s*(?P<unit>[^\d\s]+)$")
+
+
+def split_sides(cell: object) -> list[tuple[str, str]]:
+    """Split a cell of three sides, such as 400x300x200 mm or L400 W300 H200.
+
+    Returned are the names of the sides and their texts.
+
+    A name is "" where the cell does not say it. A unit behind the last side is that of all three.
+    """
+    text = fold(plain_text(text_of(cell)))
+    if not text:
+        return []
+    labelled = list(_LABELLED.finditer(text))
+    if len(labelled) == 3:
+        names = _without_depth([_SIDE_LETTERS[match["before"] or match["behind"]] for match in labelled])
+        unit = _unit_behind(text)
+        return [
+            (name, f"{match['first'] or match['second']}{unit}") for name, match in zip(names, labelled, strict=True)
+        ]
+    parts = _three_parts(text)
+    if not parts:
+        return []
+    last = _LAST_UNIT.fullmatch(parts[2])
+    if last:
+        unit = last["unit"]
+        parts = [part if _LAST_UNIT.fullmatch(part) else f"{part} {unit}" for part in parts]
+    return [("", part) for part in parts]
+
+
+def _three_parts(text: str) -> list[str]:
+    for separator in _SEPARATORS:
+        parts = [part.strip() for part in separator.split(text) if part.strip()]
+        # The unit of 400 300 200 mm belongs to the last side.
+        if len(parts) == 4 and not any(map(str.isdigit, parts[3])):
+            parts = [*parts[:2], f"{parts[2]} {parts[3]}"]
+        if len(parts) == 3 and all(any(map(str.isdigit, part)) for part in parts):
+            return parts
+    return []
+
+
+def _unit_behind(text: str) -> str:
+    word = re.sub(r".*[\d)\s]", "", text)
+    return f" {word}" if unit_of_word(word, LENGTH_BY_WORD) and len(word) > 1 else ""
+
+
+def order_of_sides(header: str) -> tuple[str, str, str]:
+    """Return the names of the sides in the order that a header says.
+
+    Examples: LxWxH or B x T x H.
+    """
+    text = fold(plain_text(header))
+    match = _ORDER_OF_SIDES.search(text)
+    if match is None:
+        return SIDES
+    letters = [match["a"], match["b"], match["c"]]
+    names = [_SIDE_LETTERS[letter] for letter in letters]
+    # L x l x h: the second one is the width.
+    if letters[:2] == ["l", "l"]:
+        names[1] = "width"
+    first, second, third = _without_depth(names)
+    return (first, second, third) if {first, second, third} == set(SIDES) else SIDES
+
+
+def _without_depth(names: Sequence[str]) -> list[str]:
+    """Replace "depth" by the side that is missing.
+
+    It is the length beside a width and a height, and the height beside a length and a width.
+    """
+    instead = "height" if "length" in names else "length"
+    return [instead if name == "depth" else name for name in names]
+
+
+# -- units and rotations ---------------------------------------------------------------------------------------------
+
+
+def _find_units(column: Column, headers: Sequence[Header], sample: _Sample, found: FoundColumns) -> None:
+    """Find the columns that say the units of a row's lengths and of its weight.
+
+    Their cells decide, as both are called "unit", and so is what a quantity counts.
+    """
+    for at, header in enumerate(headers):
+        if at in found.taken() or not sample.column(at):
+            continue
+        is_called_so = _match(column, header, at) is not None
+        for name, by_word in (("unit", LENGTH_BY_WORD), ("weight_unit", WEIGHT_BY_WORD)):
+            if name in found.at:
+                continue
+            cells = sample.column(at)
+            share = sample.share(at, lambda cell: bool(unit_of_word(text_of(cell), by_word)))  # noqa: B023
+            plain = share == 1 and all(len(text_of(cell)) > 1 for cell in cells)
+            if (is_called_so and share >= 0.5) or plain:
+                found.at[name] = at
+                break
+
+
+def _rotations(headers: Sequence[Header]) -> list[int]:
+    """Find the columns of the six rotations, if the header has them.
+
+    The two rotations with the same vertical side stand together, in the order of the sides.
+
+    Raises:
+        ValueError: Only some of the six are there.
+    """
+    at_rotation = {}
+    for at, header in enumerate(headers):
+        match = _ROTATION.fullmatch(" ".join(header.words))
+        if match and len(set(match[1])) == 3:
+            at_rotation[match[1]] = at
+    if not at_rotation:
+        return []
+    if len(at_rotation) < 6:
+        there = ", ".join(headers[at].text for at in at_rotation.values())
+        raise ValueError(f"rotations need six columns; there are only {there}")
+    return [at_rotation[name] for name in ("zyx", "yzx", "xzy", "zxy", "xyz", "yxz")]
+
+
+def small_whole_numbers(headers: Sequence[Header], sample_rows: Sequence[Cells], taken: set[int]) -> list[int]:
+    """Columns that are not read and may be a quantity.
+
+    Small whole numbers that do not count the rows.
+    """
+    sample = _Sample(sample_rows[:_SAMPLE])
+    found = []
+    for at, header in enumerate(headers):
+        if at in taken or _has_any(header.words, known.ROW_NUMBER_WORDS):
+            continue
+        cells = sample.column(at)
+        amounts = [amount_of(cell, NumberStyle()) for cell in cells]
+        values = [amount.value for amount in amounts if amount is not None]
+        if len(values) < max(1, len(cells)) or not all(1 <= value <= 1000 and value % 1 == 0 for value in values):
+            continue
+        counts_rows = all(b - a == 1 for a, b in itertools.pairwise(values)) and len(values) > 1
+        if not counts_rows and any(value > 1 for value in values):
+            found.append(at)
+    return found

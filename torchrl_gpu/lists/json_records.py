@@ -1,0 +1,140 @@
+"""Boxes in JSON, whatever its form: records, orders with items, a record a line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+
+from torchrl_gpu.lists.sheets import Sheet
+
+# No list of boxes is nested deeper, and the stack holds far more.
+_MOST_DEPTH = 8
+_ITEM_KEYS = ("items", "item_sequence", "boxes", "packages", "parcels", "cartons", "records", "rows", "data", "lines")
+# Keys of an order that an item may have as well: they are the order's only where the item has none.
+_NAMES = ("id", "name", "number", "no")
+Record = dict[str, object]
+
+
+def json_sheet(text: str) -> Sheet:
+    """Read a list of boxes, orders with their items, or a box a line.
+
+    Raises:
+        ValueError: It is no JSON, or holds no boxes.
+    """
+    records = list(_records(_parse(text), {}, 0))
+    if not records:
+        raise ValueError('the JSON holds no list of boxes: [{"length": …, "width": …, "height": …}, …]')
+    keys: dict[str, None] = {}
+    for record in records:
+        keys.update(dict.fromkeys(record))
+    header = list(keys)
+    rows = [_cells(record, header) for record in records]
+    # Boxes in JSON have no lines: they are counted from 1, and the header stands before them.
+    return Sheet(list(range(len(rows) + 1)), [header, *rows])
+
+
+def _cells(record: Record, header: Sequence[str]) -> list[object]:
+    return [record.get(key) for key in header]
+
+
+def _parse(text: str) -> object:
+    """Parse JSON, or JSON lines as a list."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("the JSON is nested too deeply") from error
+    except json.JSONDecodeError as error:
+        lines = [line for line in text.splitlines() if line.strip()]
+        if len(lines) < 2 or not lines[0].lstrip().startswith("{"):
+            raise ValueError(f"invalid JSON: {error}") from error
+    records = []
+    for number, line in enumerate(lines, 1):
+        try:
+            records.append(json.loads(line))
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise ValueError(f"invalid JSON in line {number}: {error}") from error
+    return records
+
+
+def _records(value: object, of_order: Record, depth: int) -> Iterator[Record]:
+    """Yield a flat record for every box, with the plain values of the order around it."""
+    if depth > _MOST_DEPTH:
+        raise ValueError("the JSON is nested too deeply")
+    if isinstance(value, list):
+        for each in value:
+            yield from _records(each, of_order, depth + 1)
+        return
+    if not isinstance(value, Mapping):
+        return
+    items = _items_of(value)
+    if items is not None:
+        yield from _records(items, of_order | _values_of_order(value), depth + 1)
+    elif _holds_orders(value):
+        for name, order in value.items():
+            yield from _records(order, of_order | {"order": name}, depth + 1)
+    elif _holds_boxes(value):
+        for box in value.values():
+            yield from _records(box, of_order, depth + 1)
+    else:
+        yield of_order | _flatten(value)
+
+
+def _items_of(value: Mapping[str, object]) -> object:
+    """Return the items of an order, or of a file, None where there are none."""
+    for key in _ITEM_KEYS:
+        if isinstance(value.get(key), (list, dict)):
+            return value[key]
+    lists = [each for each in value.values() if _is_list_of_records(each)]
+    return lists[0] if len(lists) == 1 else None
+
+
+def _is_list_of_records(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
+
+
+def _values_of_order(value: Mapping[str, object]) -> Record:
+    """Plain values of an order.
+
+    Its "id" becomes "order id".
+    """
+    values: Record = {}
+    for key, each in value.items():
+        if each is None or isinstance(each, (str, int, float)):
+            values[f"order {key}" if key in _NAMES else key] = each
+    return values
+
+
+def _holds_orders(value: Mapping[str, object]) -> bool:
+    """Whether a mapping is {order: {"items": […]}, …}."""
+    orders = [each for each in value.values() if isinstance(each, Mapping) and _items_of(each) is not None]
+    return bool(value) and len(orders) == len(value)
+
+
+def _holds_boxes(value: Mapping[str, object]) -> bool:
+    """Whether a mapping is {place.
+
+    {"length": …}, …}, and no box such as {"size": {"length": …}}.
+    """
+    boxes = [each for each in value.values() if isinstance(each, Mapping)]
+    if not value or len(boxes) < len(value):
+        return False
+    describes_a_box = {"dimensions", "dims", "size", "length", "width"}
+    return describes_a_box.isdisjoint(str(key).casefold() for key in value)
+
+
+def _flatten(value: Mapping[str, object], before: str = "", depth: int = 0) -> Record:
+    """Join the keys of nested objects.
+
+    {"size": {"length": 400}} is {"size length": 400}.
+    """
+    record: Record = {}
+    for key, each in value.items():
+        joined = f"{before} {key}".strip()
+        if isinstance(each, Mapping) and depth < _MOST_DEPTH:
+            record |= _flatten(each, joined, depth + 1)
+        elif isinstance(each, list):
+            # [400, 300, 200] are the sides of a box.
+            record[joined] = "x".join(map(str, each)) if len(each) == 3 else str(each)
+        else:
+            record[joined] = each
+    return record

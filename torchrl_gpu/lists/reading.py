@@ -1,0 +1,729 @@
+"""From a file to a `BoxList`.
+
+Table, columns, country and units are decided for the whole list, then its rows are read one by one.
+
+Nothing is guessed in silence. What the file leaves open is an error that shows both readings and names the option that
+decides; what is understood but unlikely is in `BoxList.doubts`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from torchrl_gpu.lists import doubts
+from torchrl_gpu.lists.box_list import BoxList, ColumnReading, Fault, Label, Source
+from torchrl_gpu.lists.columns import BOX_WORDS, COLUMNS, PIECE_WORDS, SIDES, Column
+from torchrl_gpu.lists.files import read_sheets
+from torchrl_gpu.lists.headers import Cells, parse_header, small_whole_numbers, split_sides
+from torchrl_gpu.lists.numbers import (
+    COMMA,
+    POINT,
+    Amount,
+    NumberStyle,
+    amount_of,
+    decide_style,
+    evidence_of,
+    flag_of,
+    number_of,
+    number_text,
+    text_of,
+)
+from torchrl_gpu.lists.sheets import Sheet, Table, find_table, unread_units, why_no_table
+from torchrl_gpu.lists.spreadsheets import is_inexact
+from torchrl_gpu.lists.units import LENGTH_BY_WORD, LENGTHS, WEIGHT_BY_WORD, WEIGHTS, unit_of_word
+from torchrl_gpu.lists.words import contains, fold, split_phrases, tokens
+from torchrl_gpu.system import arguments
+
+MOST_BOXES = 2**24
+# Rows in which a header that the user names is looked for.
+_HEADER_ROWS = 100
+# Rows that show whether a column that is not read holds numbers.
+_SAMPLE = 200
+# Columns that the user may name: those of the table, and the unit of the weights.
+NAMES = (*[column.name for column in COLUMNS], "weight_unit")
+# What a quantity counts.
+COUNTS = ("boxes", "pieces")
+# Words behind a number of boxes: 12 pcs.
+_MORE_COUNT_WORDS = (
+    "pc, piece, ea, each, x, st, stk, box, case, cs, pce, pz, ud, u, unit, un, ct, krt, pièces, pieza, piezas, кор, 个,"
+    " 個, 箱, 件"
+)
+_COUNT_WORDS = {fold(word) for word in split_phrases(f"{PIECE_WORDS}, {BOX_WORDS}, {_MORE_COUNT_WORDS}")}
+
+
+@dataclass(frozen=True)
+class ListOptions:
+    """What a user says about a list that it does not say itself.
+
+    Attributes:
+        unit: Unit of lengths without one.
+        weight_unit: Unit of weights without one.
+        decimal: The decimal sign, "." or ",".
+        encoding: Encoding of a text file.
+        sheet: Name or number, from 1, of the sheet.
+        columns: Headers, or numbers from 1, of columns by what they are.
+        hidden: Whether hidden rows are read.
+        counts: What the quantity counts where a list also says how many pieces a box holds: "boxes" or "pieces".
+    """
+
+    unit: str | None = None
+    weight_unit: str | None = None
+    decimal: str | None = None
+    encoding: str | None = None
+    sheet: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    hidden: bool = False
+    counts: str | None = None
+
+
+def read_list(
+    path: Path,
+    where: str,
+    unit: str = "cells",
+    columns: Mapping[str, str] | None = None,
+    options: ListOptions | None = None,
+) -> BoxList:
+    """Read the boxes of a list.
+
+    Args:
+        path: A text file, a workbook, Parquet or JSON, or `-` for standard input. Columns are found by the words of the
+            field in twelve languages, see `columns.COLUMNS`; a file of three numbers a line needs no header.
+        where: Begins the messages of errors.
+        unit: Of sides whose unit stands neither in a cell, nor in a column, nor in the header; "cells" for none.
+        columns: Headers by what they are, where the words do not find them.
+        options: More of what the list does not say; its `unit` and `columns` go before those above.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: The file has no table with all three sides, or can be read in two ways, or is too large.
+        ModuleNotFoundError: The library for the file is not installed.
+    """
+    options = options or ListOptions()
+    if options.unit is None and unit != "cells":
+        options = replace(options, unit=unit)
+    if not options.columns and columns:
+        options = replace(options, columns=columns)
+    _check_options(options, where)
+    sheets = read_sheets(path, where, encoding=options.encoding, hidden=options.hidden)
+    sheet, table = _choose_table(sheets, options, where)
+    return _Reader(sheet, table, options, where).read()
+
+
+def _check_options(options: ListOptions, where: str) -> None:
+    for name in options.columns:
+        arguments.choice(where, "columns", name, NAMES)
+    if options.decimal is not None:
+        arguments.choice(where, "decimal", options.decimal, (POINT, COMMA))
+    if options.counts is not None:
+        arguments.choice(where, "counts", options.counts, COUNTS)
+
+
+def _choose_table(sheets: Sequence[Sheet], options: ListOptions, where: str) -> tuple[Sheet, Table]:
+    """Return the first sheet that has a table, or the one that the user names."""
+    chosen = _named_sheets(sheets, options, where)
+    tables: list[tuple[Sheet, Table]] = []
+    for sheet in chosen:
+        try:
+            table = find_table(sheet, options.columns)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+        if table is not None:
+            tables.append((sheet, table))
+    if not tables:
+        raise ValueError(f"{where}: {_why_nothing_is_found(chosen, options)}")
+    sheet, table = tables[0]
+    if len(sheets) > 1:
+        others = ", ".join(f'"{each.name}"' for each in sheets if each is not sheet)
+        sheet.notes.append(f'sheet "{sheet.name}" is read, not {others}')
+    more = ", ".join(f'"{each.name}"' for each, _ in tables[1:] if each.is_visible)
+    if more and options.sheet is None:
+        sheet.doubts.append(f'boxes are in the sheets {more} too; only "{sheet.name}" is read: say --sheet')
+    return sheet, table
+
+
+def _named_sheets(sheets: Sequence[Sheet], options: ListOptions, where: str) -> list[Sheet]:
+    """Sheets that the user names, by name or by number.
+
+    All of them without a name.
+    """
+    if options.sheet is None:
+        return list(sheets)
+    named = [sheet for i, sheet in enumerate(sheets, 1) if options.sheet in (sheet.name, str(i))]
+    if not named:
+        names = ", ".join(f'"{sheet.name}"' for sheet in sheets)
+        raise ValueError(f'{where}: there is no sheet "{options.sheet}"; there are {names}')
+    return named
+
+
+def _why_nothing_is_found(sheets: Sequence[Sheet], options: ListOptions) -> str:
+    """Say which header that the user names is not there, or which side has no header."""
+    filled: list[list[str]] = []
+    for sheet in sheets:
+        for row in sheet.rows[:_HEADER_ROWS]:
+            texts = [text_of(cell) for cell in row]
+            if any(texts):
+                filled.append(texts)
+    for name, header in options.columns.items():
+        if not header.isdecimal() and not any(header in row for row in filled):
+            there = ", ".join(filter(None, filled[0])) if filled else "none"
+            return f'columns.{name}: there is no header "{header}"; there are {there}'
+    return why_no_table(sheets[0]) if sheets else "there is no sheet"
+
+
+@dataclass
+class _Row:
+    """A row that gives boxes: how many, their numbers, their label, their texts."""
+
+    number: int
+    sizes: list[float]
+    values: dict[str, float | str]
+    up: tuple[bool, bool, bool]
+    label: Label
+    unit: str
+
+
+class _Reader:
+    """Reader of the rows of a table.
+
+    Columns, country and units are decided before the first row.
+    """
+
+    def __init__(self, sheet: Sheet, table: Table, options: ListOptions, where: str) -> None:
+        self.sheet = sheet
+        self.table = table
+        self.options = options
+        self.where = where
+        self.at = table.columns.at
+        self.columns = [
+            column for column in COLUMNS if column.name in self.at and column.kind not in ("length", "sides")
+        ]
+        self.doubts = [*sheet.doubts, *table.columns.doubts]
+        self.notes = list(sheet.notes)
+        self.style = self._decide_style()
+        self.units_of_columns = self._units_of_columns()
+        self.notes_of: dict[str, str] = {}
+        self._decide_what_is_counted()
+
+    # -- what holds for the whole list -----------------------------------------------------------------------------
+
+    def _numeric_columns(self) -> list[int]:
+        """Columns of numbers.
+
+        Those that are read, and those that are not and hold nothing else.
+        """
+        found = [self.at[name] for name in (*SIDES, "weight", "quantity", "max_load", "per_box") if name in self.at]
+        texts = {self.at[name] for name in ("order", "article", "unit", "weight_unit", "dimensions") if name in self.at}
+        for at in range(len(self.table.header)):
+            if at in found or at in texts:
+                continue
+            texts_of_column = [text_of(cell) for cell in self._column(at)[:_SAMPLE]]
+            cells = [text for text in texts_of_column if text]
+            if cells and all(evidence_of(number_text(cell)) is not None for cell in cells):
+                found.append(at)
+        return found
+
+    def _column(self, at: int) -> list[object]:
+        """Cells of a column.
+
+        Rows that end before it have none.
+        """
+        return [row[at] for row in self.table.rows if at < len(row)]
+
+    def _texts(self, columns: Sequence[int]) -> Iterator[str]:
+        """Texts of the numbers of some columns, and of the sides that share a cell."""
+        for at in columns:
+            for cell in self._column(at):
+                yield number_text(cell)
+        if "dimensions" in self.at:
+            for cell in self._column(self.at["dimensions"]):
+                for _, part in split_sides(cell):
+                    yield number_text(part)
+
+    def _decide_style(self) -> NumberStyle:
+        if self.options.decimal is not None:
+            return NumberStyle(self.options.decimal, known=True)
+        whole = [self.at["quantity"]] if "quantity" in self.at else []
+        style = decide_style(self._texts(self._numeric_columns()), self._texts(whole))
+        if style.mixed:
+            self.doubts.append("some numbers have a decimal point, others a decimal comma")
+        if style.known or not style.ambiguous:
+            return style
+        # No side of a box is 1.2 mm, nor 1,200 m: where only one reading gives boxes, it is the one.
+        likely = [each for each in (POINT, COMMA) if self._gives_likely_sides(NumberStyle(each, known=True))]
+        if len(likely) == 1:
+            style = NumberStyle(likely[0], known=True, ambiguous=style.ambiguous)
+            self.notes.append(
+                f"{style.ambiguous} is {number_of(style.ambiguous, style):g}: the other reading gives no boxes"
+            )
+            return style
+        with_point = number_of(style.ambiguous, NumberStyle(POINT))
+        with_comma = number_of(style.ambiguous, NumberStyle(COMMA))
+        raise ValueError(
+            f"{self.where}: {style.ambiguous} is {with_point:g} with a decimal point and {with_comma:g} with a decimal"
+            " comma, and no other number of the list says which: say --decimal . or --decimal ,"
+        )
+
+    def _gives_likely_sides(self, style: NumberStyle) -> bool:
+        """Whether sides that read in two ways are likely ones.
+
+        True where there are no such sides, or their unit is not known.
+        """
+        for side in SIDES:
+            if side not in self.at:
+                return True
+            at = self.at[side]
+            unit = self._unit_of_column(side, at) or self.options.unit or ""
+            if unit not in LENGTHS:
+                return True
+            for text in self._texts([at]):
+                evidence = evidence_of(text)
+                if evidence is None or not evidence.either:
+                    continue
+                side_mm = (number_of(text, style) or 0.0) * LENGTHS[unit]
+                if not doubts.LEAST_SIDE_MM <= side_mm <= doubts.MOST_SIDE_MM:
+                    return False
+        return True
+
+    def _unit_of_column(self, name: str, at: int) -> str:
+        """Unit that a column's header, or the row of units below it, says.
+
+        "" for none.
+        """
+        by_word = WEIGHT_BY_WORD if name in ("weight", "max_load") else LENGTH_BY_WORD
+        below = unit_of_word(self.table.units.get(at, ""), by_word)
+        if below:
+            return below
+        header = parse_header(self.table.header[at])
+        return header.weight_unit if by_word is WEIGHT_BY_WORD else header.length_unit
+
+    def _units_of_columns(self) -> dict[str, str]:
+        """Unit of each column of lengths or weights.
+
+        "" where neither file nor user says one.
+        """
+        units = {}
+        for name in (*SIDES, "dimensions", "weight", "max_load"):
+            if name in self.at:
+                units[name] = self._unit_of_column(name, self.at[name])
+        # "Length x Width (cm)": sides without a unit beside one that has it.
+        named = {units[side] for side in SIDES if units.get(side)}
+        if len(named) == 1:
+            for side in SIDES:
+                if side in units and not units[side]:
+                    units[side] = next(iter(named))
+        if self.options.weight_unit:
+            for name in ("weight", "max_load"):
+                if name in units and not units[name]:
+                    units[name] = self.options.weight_unit
+        for name, unread in unread_units(self.table.header, self.at).items():
+            is_weight = name in ("weight", "max_load")
+            if (self.options.weight_unit if is_weight else self.options.unit) is None:
+                header = self.table.header[self.at[name]]
+                option = "--weight-unit" if is_weight else "--unit"
+                raise ValueError(f'{self.where}: "{unread}" in "{header}" is no unit that is known: say {option}')
+        return units
+
+    def _decide_what_is_counted(self) -> None:
+        """A quantity of pieces is no number of boxes.
+
+        Ask where a list says how many pieces a box holds.
+        """
+        self.pieces = False
+        if "per_box" not in self.at or "quantity" not in self.at:
+            return
+        header = parse_header(self.table.header[self.at["quantity"]])
+        if any(contains(header.words, tokens(word)) for word in split_phrases(BOX_WORDS)):
+            return
+        cells = [row[self.at["per_box"]] for row in self.table.rows if self.at["per_box"] < len(row)]
+        holds = [amount_of(cell, self.style) for cell in cells]
+        if all(each is None or each.value in (0, 1) for each in holds):
+            return
+        if self.options.counts == "boxes":
+            return
+        if self.options.counts == "pieces":
+            self.pieces = True
+            self.notes_of["quantity"] = "pieces, divided by what a box holds"
+            return
+        counted = self.table.header[self.at["quantity"]]
+        per_box = self.table.header[self.at["per_box"]]
+        raise ValueError(
+            f'{self.where}: "{counted}" may count boxes, or pieces of which a box holds "{per_box}":'
+            " say --counts boxes or --counts pieces"
+        )
+
+    # -- rows --------------------------------------------------------------------------------------------------------
+
+    def read(self) -> BoxList:
+        faults: list[Fault] = []
+        orders: dict[str, list[_Row]] = {}
+        total = 0
+        order = ""
+        carried = 0
+        rotations = self.table.columns.rotations
+        for line, cells in zip(self.table.lines, self.table.rows, strict=True):
+            own_order = self._text(cells, "order")
+            if not own_order and order and "order" in self.at:
+                # A merged cell of orders, or one that is written once for the rows below it.
+                carried += 1
+            order = own_order or order
+            name = order or "all"
+            if "order" in self.at and not order:
+                faults.append(Fault(line, name, f'there is no order in "{self.table.header[self.at["order"]]}"'))
+                continue
+            permitted = [flag_of(cells[at]) if at < len(cells) else False for at in rotations]
+            try:
+                row = self._row(line, cells, permitted)
+            except _RowError as fault:
+                faults.append(Fault(line, name, str(fault)))
+                continue
+            # A quantity of zero is a row without a box, not a fault.
+            if row.number == 0:
+                continue
+            total += row.number
+            if total > MOST_BOXES:
+                raise ValueError(f"{self.where}: more than {MOST_BOXES:,} boxes by line {line}")
+            orders.setdefault(name, []).append(row)
+        if carried:
+            self.notes.append(f"{carried:,} rows without an order belong to the order above them")
+        if self.table.footers:
+            lines = ", ".join(f"{line:,}" for line in self.table.footers[:5])
+            self.notes.append(
+                f"totals and remarks are not read: line {lines}{', …' if len(self.table.footers) > 5 else ''}"
+            )
+        return self._box_list(orders, faults)
+
+    def _text(self, cells: Cells, name: str) -> str:
+        at = self.at.get(name)
+        return text_of(cells[at]) if at is not None and at < len(cells) else ""
+
+    def _cell(self, cells: Cells, name: str) -> object:
+        at = self.at.get(name)
+        return cells[at] if at is not None and at < len(cells) else None
+
+    def _row(self, line: int, cells: Cells, permitted: Sequence[bool | None]) -> _Row:
+        sizes, unit = self._sides(cells)
+        number = self._number(cells)
+        values: dict[str, float | str] = {}
+        for column in self.columns:
+            values[column.name] = self._value(column, cells, number)
+        up = _sides_up(permitted, bool(values.get("upright", 0.0)))
+        label: Label = {"line": line}
+        if article := self._article(cells, line):
+            label["article"] = article
+        weight = values.get("weight", math.nan)
+        if isinstance(weight, float) and not math.isnan(weight):
+            label["weight/kg"] = weight
+        return _Row(number, sizes, values, up, label, unit)
+
+    def _article(self, cells: Cells, line: int) -> str:
+        cell = self._cell(cells, "article")
+        if isinstance(cell, (datetime.date, datetime.time)):
+            self._doubt_once(
+                "date", f"line {line}: the article {cell} is a date, which Excel may have made of a number"
+            )
+        elif is_inexact(cell):
+            self._doubt_once("digits", f"line {line}: Excel keeps 15 digits of a number, and article {cell:g} has more")
+        return text_of(cell)
+
+    def _doubt_once(self, kind: str, sentence: str) -> None:
+        if kind not in self.notes_of:
+            self.notes_of[kind] = sentence
+            self.doubts.append(sentence)
+
+    # -- sides -------------------------------------------------------------------------------------------------------
+
+    def _sides(self, cells: Cells) -> tuple[list[float], str]:
+        """Sides of a row, in its unit.
+
+        A row whose sides have several units is in millimetres.
+        """
+        own = self._row_unit(cells)
+        read = [self._side(name, cell, own) for name, cell in self._cells_of_sides(cells)]
+        units = {unit for _, unit in read}
+        if len(units) == 1:
+            return [value for value, _ in read], units.pop()
+        if "" in units:
+            raise _RowError("only some of the sides have a unit")
+        return [value * LENGTHS[unit] for value, unit in read], "mm"
+
+    def _row_unit(self, cells: Cells) -> str:
+        """Unit that a row's own column says, "" for none."""
+        text = self._text(cells, "unit")
+        if not text:
+            return ""
+        unit = unit_of_word(text, LENGTH_BY_WORD)
+        if not unit:
+            raise _RowError(f'unit: "{text}" is none of {", ".join(LENGTHS)}')
+        return unit
+
+    def _cells_of_sides(self, cells: Cells) -> list[tuple[str, object]]:
+        if "dimensions" not in self.at:
+            return [(side, self._cell(cells, side)) for side in SIDES]
+        cell = self._cell(cells, "dimensions")
+        parts = split_sides(cell)
+        if not parts:
+            raise _RowError(f'dimensions: "{text_of(cell)}" is not three numbers such as 400x300x200')
+        names = self.table.columns.in_order
+        by_name = {name or names[i]: text for i, (name, text) in enumerate(parts)}
+        if set(by_name) != set(SIDES):
+            raise _RowError(f'dimensions: "{text_of(cell)}" does not say length, width and height')
+        return [(side, by_name[side]) for side in SIDES]
+
+    def _side(self, name: str, cell: object, row_unit: str) -> tuple[float, str]:
+        amount = amount_of(cell, self.style)
+        if amount is None:
+            raise _RowError(f"{name} must be a positive number, not {_quoted(cell)}")
+        if not 0 < amount.value < math.inf:
+            raise _RowError(f"{name} must be a positive number, not {text_of(cell)}")
+        column = "dimensions" if "dimensions" in self.at else name
+        unit = row_unit or self.units_of_columns.get(column, "")
+        if amount.word:
+            unit = unit_of_word(amount.word, LENGTH_BY_WORD)
+            if not unit:
+                raise _RowError(f'{name}: "{amount.word}" in "{text_of(cell)}" is no unit of length')
+        return amount.value, unit
+
+    # -- other columns -----------------------------------------------------------------------------------------------
+
+    def _number(self, cells: Cells) -> int:
+        """Number of boxes of a row."""
+        if "quantity" not in self.at:
+            return 1
+        cell = self._cell(cells, "quantity")
+        amount = amount_of(cell, self.style)
+        if amount is None:
+            raise _RowError(f"quantity must be a whole number, not {_quoted(cell)}")
+        if amount.word and amount.word not in _COUNT_WORDS:
+            raise _RowError(f'quantity: "{amount.word}" in "{text_of(cell)}" is no word for boxes')
+        value = amount.value
+        if self.pieces:
+            holds = amount_of(self._cell(cells, "per_box"), self.style)
+            value = math.ceil(value / holds.value) if holds is not None and holds.value > 0 else value
+        if not 0 <= value < math.inf or value % 1:
+            raise _RowError(f"quantity must be a whole number, not {text_of(cell)}")
+        return int(value)
+
+    def _value(self, column: Column, cells: Cells, number: int) -> float | str:
+        """Value of a column in a row: kilograms, 0 or 1, a number, or text."""
+        cell = self._cell(cells, column.name)
+        if column.kind in ("text", "unit"):
+            return text_of(cell)
+        if not text_of(cell):
+            return column.default
+        if column.kind == "flag":
+            flag = flag_of(cell)
+            if flag is None:
+                raise _RowError(f"{column.name} must be yes or no, not {text_of(cell)}")
+            return float(flag)
+        amount = amount_of(cell, self.style)
+        if amount is None:
+            raise _RowError(f"{column.name} must be a number or nothing, not {_quoted(cell)}")
+        if column.kind != "mass":
+            return amount.value
+        value = amount.value * WEIGHTS[self._weight_unit(column, cells, amount)]
+        too_small = value <= 0 if column.positive else value < 0
+        if too_small or math.isinf(value):
+            wanted = "a positive number" if column.positive else "at least 0"
+            raise _RowError(f"{column.name} must be {wanted}, or nothing, not {text_of(cell)}")
+        if column.name in self.table.columns.is_total and number:
+            self.notes_of[column.name] = "of all boxes of a row: divided by the quantity"
+            value /= number
+        return value
+
+    def _weight_unit(self, column: Column, cells: Cells, amount: Amount) -> str:
+        if amount.word:
+            unit = unit_of_word(amount.word, WEIGHT_BY_WORD)
+            if not unit:
+                raise _RowError(f'{column.name}: "{amount.word}" is no unit of weight')
+            return unit
+        text = self._text(cells, "weight_unit")
+        if text:
+            unit = unit_of_word(text, WEIGHT_BY_WORD)
+            if not unit:
+                raise _RowError(f'weight_unit: "{text}" is none of {", ".join(WEIGHTS)}')
+            return unit
+        unit = self.units_of_columns.get(column.name, "")
+        if not unit:
+            self.notes_of.setdefault(column.name, "kg, which the list does not say")
+        return unit or "kg"
+
+    # -- the list ----------------------------------------------------------------------------------------------------
+
+    def _box_list(self, orders: Mapping[str, Sequence[_Row]], faults: list[Fault]) -> BoxList:
+        rows = list(itertools.chain.from_iterable(orders.values()))
+        unit, own_unit, names_unit = self._unit_of_list(rows)
+        sizes = []
+        up = []
+        labels = []
+        for of_order in orders.values():
+            sizes.append(self._sizes(of_order, unit, own_unit))
+            up.append(_repeat([row.up for row in of_order], of_order).reshape(-1, 3))
+            labels.append(_repeat_labels(of_order))
+        values = self._values(orders)
+        columns = self._headers()
+        unread = self._unread_headers()
+        found = BoxList(
+            orders=list(orders),
+            sizes=sizes,
+            values=values,
+            up=up,
+            labels=labels,
+            unit=unit,
+            own_unit=own_unit,
+            names_unit=names_unit,
+            columns=columns,
+            unread=unread,
+            faults=faults,
+        )
+        found = replace(
+            found, own_weight_unit=self._own_weight_unit(), readings=self._readings(), source=self._source()
+        )
+        lines = [row.label["line"] for row in rows]
+        quantities = [row.number for row in rows]
+        sentences = [*self.doubts, *self._unread_quantity(), *doubts.unlikely_values(found)]
+        sentences += doubts.unlikely_quantities(lines, quantities)
+        return replace(found, doubts=sentences)
+
+    def _headers(self) -> dict[str, str]:
+        """Headers of the columns that are read, by what they are."""
+        headers = {name: self.table.header[at] for name, at in self.at.items()}
+        rotations = self.table.columns.rotations
+        if rotations:
+            headers["sides_up"] = ", ".join(self.table.header[at] for at in rotations)
+        return headers
+
+    def _unread_headers(self) -> list[str]:
+        taken = self.table.columns.taken()
+        return [header for at, header in enumerate(self.table.header) if at not in taken and header]
+
+    def _source(self) -> Source:
+        return Source(
+            sheet=self.sheet.name,
+            header_line=self.table.header_line,
+            encoding=self.sheet.encoding,
+            delimiter=self.sheet.delimiter,
+            style=self.style,
+            table=self.table,
+            notes=tuple(self.notes),
+        )
+
+    def _unit_of_list(self, rows: Sequence[_Row]) -> tuple[str, str, bool]:
+        """Unit of the sizes, unit of the file, and whether the file says it.
+
+        A list of several units is in millimetres.
+        """
+        units = {row.unit for row in rows}
+        named = units - {""}
+        if not named:
+            own = self.options.unit or "cells"
+            return (own, own, False) if own in ("cells", "m", "cm", "mm") else ("mm", own, False)
+        if "" in units and self.options.unit is None:
+            line = next(row.label["line"] for row in rows if not row.unit)
+            raise ValueError(
+                f"{self.where}: line {line} does not say its unit, others are in {', '.join(sorted(named))}: say --unit"
+            )
+        if "" in units:
+            named.add(self.options.unit or "")
+        own = next(iter(named)) if len(named) == 1 else "mm"
+        return own if own in ("m", "cm", "mm") else "mm", own, True
+
+    def _sizes(self, rows: Sequence[_Row], known: str, own: str) -> np.ndarray:
+        sizes = []
+        for row in rows:
+            unit = row.unit or own
+            same = unit == known or known == "cells"
+            factor = 1.0 if same else LENGTHS[unit] / LENGTHS[known]
+            sizes.append([side * factor for side in row.sizes])
+        return _repeat(sizes, rows).reshape(-1, 3)
+
+    def _values(self, orders: Mapping[str, Sequence[_Row]]) -> dict[str, list[np.ndarray]]:
+        values = {}
+        for column in COLUMNS:
+            if column.kind in ("length", "sides"):
+                continue
+            values[column.name] = [_values_of_boxes(column, rows) for rows in orders.values()]
+        return values
+
+    def _own_weight_unit(self) -> str:
+        unit = self.units_of_columns.get("weight", "")
+        if unit:
+            return unit
+        cells = [self._text(row, "weight_unit") for row in self.table.rows]
+        units = {unit_of_word(cell, WEIGHT_BY_WORD) for cell in cells if cell}
+        return next(iter(units)) if len(units) == 1 and "" not in units else "kg"
+
+    def _readings(self) -> dict[str, ColumnReading]:
+        readings = {}
+        for name, at in self.at.items():
+            cells = [text_of(row[at]) for row in self.table.rows if at < len(row)]
+            example = next(filter(None, cells), "")
+            unit = self.units_of_columns.get(name, "")
+            readings[name] = ColumnReading(self.table.header[at], unit, example, self.notes_of.get(name, ""))
+        return readings
+
+    def _unread_quantity(self) -> list[str]:
+        if "quantity" in self.at or not self.table.header_line:
+            return []
+        headers = [parse_header(text) for text in self.table.header]
+        found = small_whole_numbers(headers, self.table.rows, self.table.columns.taken())
+        if not found:
+            return []
+        named = ", ".join(f'"{headers[at].text}"' for at in found)
+        return [
+            f"no column is read as the quantity, so every row is one box; {named} holds small whole numbers:"
+            f' say --column quantity="{headers[found[0]].text}"'
+        ]
+
+
+class _RowError(ValueError):
+    """Why a row gives no box."""
+
+
+def _quoted(cell: object) -> str:
+    text = text_of(cell)
+    return f'"{text}"' if text else "an empty cell"
+
+
+def _sides_up(permitted: Sequence[bool | None], upright: bool) -> tuple[bool, bool, bool]:
+    """Return the mask of the sides that may be vertical.
+
+    `permitted` is in the order of `FoundColumns.rotations`; without rotations all sides may be vertical.
+    """
+    if None in permitted:
+        raise _RowError("rotations must be yes or no")
+    if any(one != other for one, other in zip(permitted[::2], permitted[1::2], strict=True)):
+        raise _RowError("rotations must allow both turns about the vertical, or none")
+    x = any(permitted[0:2]) or not permitted
+    y = any(permitted[2:4]) or not permitted
+    z = any(permitted[4:6]) or not permitted
+    up = (x and not upright, y and not upright, z)
+    if not any(up):
+        raise _RowError("rotations allow no side to be vertical")
+    return up
+
+
+def _values_of_boxes(column: Column, rows: Sequence[_Row]) -> np.ndarray:
+    """Values of a column for every box of an order, (boxes,)."""
+    cells = [row.values.get(column.name, column.default) for row in rows]
+    dtype = object if column.kind in ("text", "unit") else np.float64
+    return _repeat(np.array(cells, dtype=dtype), rows)
+
+
+def _repeat(values: Sequence[object] | np.ndarray, rows: Sequence[_Row]) -> np.ndarray:
+    """Values of every box of an order, one entry for each box."""
+    return np.repeat(np.asarray(values), [row.number for row in rows], 0)
+
+
+def _repeat_labels(rows: Sequence[_Row]) -> list[Label]:
+    """Label of every box of an order, shared by the boxes of a row."""
+    labels: list[Label] = []
+    for row in rows:
+        labels += [row.label] * row.number
+    return labels

@@ -1,0 +1,290 @@
+"""Where the table of boxes stands in a sheet.
+
+Titles stand above it, units below its header, totals at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torchrl_gpu.lists.columns import SIDES
+from torchrl_gpu.lists.headers import Cells, FoundColumns, find_columns, parse_header, split_sides
+from torchrl_gpu.lists.numbers import NumberStyle, amount_of, number_of, text_of
+from torchrl_gpu.lists.units import LENGTH_BY_WORD, WEIGHT_BY_WORD, unit_of_word
+from torchrl_gpu.lists.words import split_phrases, tokens
+
+# Rows in which a header is looked for: reports have a title, an address, a date above it.
+_MOST_ABOVE = 60
+# Letters of a cell in which a word for a total is looked for.
+_MOST_LETTERS = 200
+# "Signature" and "Date": a row with more is a box whose sides are missing.
+_MOST_CELLS_OF_A_REMARK = 2
+_TOTAL_WORDS = split_phrases(
+    "total, totals, sum, subtotal, grand, summe, gesamt, zwischensumme, totaal, totale, suma, totaux, somme, razem,"
+    " celkem, soucet, итого, всего, 合計, 小計, 合计, 总计, 小计, 總計"
+)
+
+
+@dataclass
+class Sheet:
+    """Rows of a file, or of one sheet of a workbook, as they stand there.
+
+    Attributes:
+        lines: Line of each row in the file, from 1.
+        rows: Cells of each row.
+        name: Name of the sheet, "" for a file that has none.
+        notes: What a reader should know about how the rows were read.
+        doubts: What may be wrong about that.
+        merged: (line, column) of cells that have no value of their own: a merged cell's goes down to them.
+        delimiter: Sign between the cells of a text file, "" for other files.
+        encoding: Encoding of a text file, "" for other files.
+        is_visible: Whether a workbook shows the sheet.
+    """
+
+    lines: list[int]
+    rows: list[Cells]
+    name: str = ""
+    notes: list[str] = field(default_factory=list)
+    doubts: list[str] = field(default_factory=list)
+    merged: set[tuple[int, int]] = field(default_factory=set)
+    delimiter: str = ""
+    encoding: str = ""
+    is_visible: bool = True
+
+
+@dataclass
+class Table:
+    """A table of boxes that was found in a sheet.
+
+    Attributes:
+        header: Headers; those of two rows are joined.
+        header_line: Line of the header, 0 for a table without one.
+        columns: Columns by what they are.
+        lines: Line of each row.
+        rows: Cells of each row.
+        units: Unit of each column by its index, from a row of units below the header.
+        footers: Lines of totals and remarks, which give no box.
+    """
+
+    header: list[str]
+    header_line: int
+    columns: FoundColumns
+    lines: list[int]
+    rows: list[Cells]
+    units: dict[int, str] = field(default_factory=dict)
+    footers: list[int] = field(default_factory=list)
+
+
+def is_empty(row: Cells) -> bool:
+    return not any(map(text_of, row))
+
+
+def find_table(sheet: Sheet, named: Mapping[str, str]) -> Table | None:
+    """Find the table of boxes of a sheet.
+
+    None where no row is a header with all three sides.
+
+    Args:
+        sheet: Rows of the sheet.
+        named: Headers, or numbers of columns from 1, by what the user says they are.
+    """
+    filled = [i for i, row in enumerate(sheet.rows) if not is_empty(row)]
+    best: tuple[int, int] | None = None
+    best_table: Table | None = None
+    for i in filled[:_MOST_ABOVE]:
+        table = _table_at(sheet, i, named)
+        if table is None:
+            continue
+        # Of two rows with as many columns the upper one is the header.
+        score = (len(table.columns.at), -i)
+        if best is None or score > best:
+            best, best_table = score, table
+    if best_table is not None:
+        return best_table
+    return _table_without_header(sheet, filled, named)
+
+
+def _table_at(sheet: Sheet, at: int, named: Mapping[str, str]) -> Table | None:
+    """Return the table whose header is a row, None where that row is no header."""
+    cells = [text_of(cell) for cell in sheet.rows[at]]
+    # Numbers are no headers, and a header has more than one cell.
+    words = [cell for cell in cells if cell and number_of(cell) is None]
+    if len(words) < 1 or len(words) < len([cell for cell in cells if cell]) / 2:
+        return None
+    below = [row for row in sheet.rows[at + 1 : at + 400] if not is_empty(row)]
+    best: tuple[list[str], FoundColumns] | None = None
+    for header in (cells, _joined(sheet, at)):
+        given = _given(header, named)
+        if given is None:
+            continue
+        columns = find_columns(header, below, given)
+        if columns.has_sides and (best is None or len(columns.at) > len(best[1].at)):
+            best = header, columns
+    return None if best is None else _cut(sheet, at, *best)
+
+
+def _joined(sheet: Sheet, at: int) -> list[str]:
+    """Header of two rows: "Carton" above "Length", "Width" and "Height"."""
+    below = [text_of(cell) for cell in sheet.rows[at]]
+    if at == 0 or is_empty(sheet.rows[at - 1]):
+        return below
+    above = [text_of(cell) for cell in sheet.rows[at - 1]]
+    above += [""] * (len(below) - len(above))
+    joined = []
+    group = ""
+    for upper, lower in zip(above, below, strict=False):
+        # A group's name stands over its first column.
+        group = upper or group
+        joined.append(f"{group} {lower}".strip() if lower else upper)
+    return joined
+
+
+def _given(header: Sequence[str], named: Mapping[str, str]) -> dict[str, int] | None:
+    """Index of each column that the user names, None where one is not in this header."""
+    found = {}
+    for name, text in named.items():
+        if text in header:
+            found[name] = header.index(text)
+        elif text.isdecimal() and 1 <= int(text) <= len(header):
+            found[name] = int(text) - 1
+        else:
+            return None
+    return found
+
+
+def _cut(sheet: Sheet, at: int, header: list[str], columns: FoundColumns) -> Table:
+    table = Table(header, sheet.lines[at], columns, sheet.lines[at + 1 :], sheet.rows[at + 1 :])
+    table.units = _row_of_units(table)
+    _leave_out_footers(table)
+    return table
+
+
+def _row_of_units(table: Table) -> dict[int, str]:
+    """Take the row of units from below a header, if there is one."""
+    for i, row in enumerate(table.rows[:2]):
+        if is_empty(row):
+            continue
+        units = {}
+        for at, cell in enumerate(row):
+            word = text_of(cell).strip("()[] ")
+            if not word:
+                continue
+            if not unit_of_word(word, LENGTH_BY_WORD) and not unit_of_word(word, WEIGHT_BY_WORD):
+                # Words such as "pcs" may stand there as well, but a number shows that this is a row of boxes.
+                if any(map(str.isdigit, word)):
+                    return {}
+                continue
+            units[at] = word
+        sides = [table.columns.at.get(side) for side in SIDES]
+        if units and any(
+            at in units for at in [*sides, table.columns.at.get("dimensions"), table.columns.at.get("weight")]
+        ):
+            del table.rows[: i + 1]
+            del table.lines[: i + 1]
+            return units
+        return {}
+    return {}
+
+
+def _leave_out_footers(table: Table) -> None:
+    """Leave out rows that are no boxes.
+
+    Totals, remarks, and the header where a page repeats it.
+
+    A row without sides that may be a box stays, and becomes a fault with its line.
+    """
+    at = table.columns.at
+    sides = [at[name] for name in (*SIDES, "dimensions") if name in at]
+    with_numbers = {i for i, row in enumerate(table.rows) if _has_numbers(row, sides)}
+    last = max(with_numbers, default=-1)
+    kept = []
+    for i, row in enumerate(table.rows):
+        if i in with_numbers:
+            kept.append(i)
+            continue
+        if is_empty(row):
+            continue
+        texts = [text_of(cell) for cell in row]
+        has_side = any(column < len(row) and texts[column] for column in sides)
+        filled = [text for text in texts if text]
+        is_remark = i > last and len(filled) <= _MOST_CELLS_OF_A_REMARK and not any(map(_is_number, filled))
+        if texts == table.header or (not has_side and (is_remark or _is_total(row))):
+            table.footers.append(table.lines[i])
+        else:
+            kept.append(i)
+    table.lines = [table.lines[i] for i in kept]
+    table.rows = [table.rows[i] for i in kept]
+
+
+def _is_number(text: str) -> bool:
+    return number_of(text) is not None
+
+
+def _is_total(row: Cells) -> bool:
+    """Whether a row has a word for a total."""
+    words: set[str] = set()
+    for cell in row:
+        if isinstance(cell, str):
+            words.update(tokens(cell[:_MOST_LETTERS]))
+    return not words.isdisjoint(_TOTAL_WORDS)
+
+
+def _has_numbers(row: Cells, columns: Sequence[int]) -> bool:
+    cells = [row[at] for at in columns if at < len(row)]
+    return any(amount_of(cell, NumberStyle()) is not None or split_sides(cell) for cell in cells)
+
+
+def _table_without_header(sheet: Sheet, filled: Sequence[int], named: Mapping[str, str]) -> Table | None:
+    """Return the table of a file that begins with a box.
+
+    It has three numbers a line, or columns that the user numbers.
+    """
+    if not filled:
+        return None
+    first = sheet.rows[filled[0]]
+    cells = [text_of(cell) for cell in first]
+    three_numbers = len(cells) == 3 and all(number_of(cell) is not None for cell in cells)
+    numbered = bool(named) and all(text.isdecimal() and 1 <= int(text) <= len(cells) for text in named.values())
+    if three_numbers and not named:
+        columns = FoundColumns({side: i for i, side in enumerate(SIDES)})
+        header = list(SIDES)
+    elif numbered:
+        columns = FoundColumns({name: int(text) - 1 for name, text in named.items()})
+        header = [f"column {i + 1}" for i in range(len(cells))]
+    else:
+        return None
+    if not columns.has_sides:
+        return None
+    return Table(header, 0, columns, sheet.lines[filled[0] :], sheet.rows[filled[0] :])
+
+
+def why_no_table(sheet: Sheet) -> str:
+    """Say what is missing in the row that is most like a header."""
+    filled = [row for row in sheet.rows if not is_empty(row)][:_MOST_ABOVE]
+    if not filled:
+        return "it is empty"
+
+    def words(row: Cells) -> int:
+        return sum(bool(text_of(cell)) and number_of(cell) is None for cell in row)
+
+    header = [text_of(cell) for cell in max(filled, key=lambda row: (len(find_columns(row, [], {}).at), words(row)))]
+    found = find_columns(header, [], {})
+    missing = [side for side in SIDES if side not in found.at]
+    shown = ", ".join(f'"{cell}"' for cell in header[:40] if cell)
+    side = missing[0] if missing else "length"
+    return (
+        f"no column for the {side} among {shown or 'no header'}; name it: --column {side}=HEADER, or by its number,"
+        f" --column {side}=1"
+    )
+
+
+def unread_units(header: Sequence[str], columns: Mapping[str, int]) -> dict[str, str]:
+    """Text in brackets that names no known unit, by the column of lengths or weights."""
+    found = {}
+    for name in (*SIDES, "dimensions", "weight", "max_load"):
+        if name in columns:
+            parsed = parse_header(header[columns[name]])
+            if parsed.unread and not parsed.length_unit and not parsed.weight_unit:
+                found[name] = parsed.unread
+    return found

@@ -1,0 +1,179 @@
+"""Sheets of workbooks: .xlsx by openpyxl, .xls and .ods by calamine."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from io import BytesIO
+from types import ModuleType
+from typing import Protocol
+
+from torchrl_gpu.lists.headers import Cells
+from torchrl_gpu.lists.sheets import Sheet
+from torchrl_gpu.system.extras import how_to_install
+
+# A workbook is held in memory as a whole, which takes some 20 times its unpacked size.
+MOST_BYTES = 2**28
+MOST_ROWS = 2**20
+MOST_COLUMNS = 1024
+_ONLY_ZEROS = re.compile(r"0{2,}")
+# Excel keeps 15 digits of a number.
+_MOST_EXACT = 10**15
+
+
+class _ExcelCell(Protocol):
+    value: object
+    number_format: str
+
+
+class _ExcelRow(Protocol):
+    hidden: bool
+
+
+class _Range(Protocol):
+    min_row: int
+    min_col: int
+    max_row: int
+    max_col: int
+
+
+class _Ranges(Protocol):
+    ranges: Iterable[_Range]
+
+
+class _Worksheet(Protocol):
+    """What is read of a worksheet of openpyxl."""
+
+    title: str
+    max_row: int
+    max_column: int
+    row_dimensions: Mapping[int, _ExcelRow]
+    merged_cells: _Ranges
+
+    def iter_rows(self) -> Iterable[tuple[_ExcelCell, ...]]: ...
+
+
+def library(module: str, extra: str = "lists") -> ModuleType:
+    """Import a library for a kind of file, or say how to install it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0].replace("_", "-")
+        raise ModuleNotFoundError(
+            f"reading this list needs {package}, which is not installed; to install it: {how_to_install(extra)}",
+            name=error.name,
+        ) from error
+
+
+def check_unpacked(raw: bytes, most: int) -> None:
+    """Raise ValueError if a zipped file unpacks to more than `most` bytes."""
+    with zipfile.ZipFile(BytesIO(raw)) as archive:
+        size = sum(info.file_size for info in archive.infolist())
+    if size > most:
+        raise ValueError(f"{size:,} bytes unpacked, more than {most:,}")
+
+
+def excel_sheets(raw: bytes, hidden: bool) -> list[Sheet]:
+    """Read the sheets of an .xlsx file, the active visible one first.
+
+    Args:
+        raw: The file.
+        hidden: Whether hidden and filtered rows are read.
+    """
+    check_unpacked(raw, MOST_BYTES)
+    book = library("openpyxl").load_workbook(BytesIO(raw), data_only=True)
+    visible = [sheet for sheet in book.worksheets if sheet.sheet_state == "visible"]
+    active = book.active
+    visible.sort(key=lambda sheet: sheet is not active)
+    others = [sheet for sheet in book.worksheets if sheet.sheet_state != "visible"]
+    found = [_excel_sheet(sheet, hidden) for sheet in visible]
+    for sheet in others:
+        made = _excel_sheet(sheet, hidden)
+        made.is_visible = False
+        made.doubts.append(f'the sheet "{sheet.title}" is hidden')
+        found.append(made)
+    return found
+
+
+def _excel_sheet(sheet: _Worksheet, hidden: bool) -> Sheet:
+    if sheet.max_row > MOST_ROWS or sheet.max_column > MOST_COLUMNS:
+        raise ValueError(f"{sheet.max_row:,} rows of {sheet.max_column:,} columns")
+    made = Sheet([], [], sheet.title)
+    left_out = []
+    for line, cells in enumerate(sheet.iter_rows(), 1):
+        if sheet.row_dimensions[line].hidden and not hidden:
+            if any(cell.value is not None for cell in cells):
+                left_out.append(line)
+            continue
+        made.lines.append(line)
+        made.rows.append([_value(cell.value, cell.number_format) for cell in cells])
+    if left_out:
+        made.doubts.append(
+            f"{len(left_out):,} hidden or filtered rows are not read, the first is line {left_out[0]:,}:"
+            " --hidden reads them"
+        )
+    _fill_merged(made, [(r.min_row, r.min_col, r.max_row, r.max_col) for r in sheet.merged_cells.ranges])
+    return made
+
+
+def _value(value: object, number_format: str) -> object:
+    """Return a cell as a person sees it: 123 in the format 00000 is 00123."""
+    is_whole = isinstance(value, (int, float)) and not isinstance(value, bool) and float(value).is_integer()
+    if is_whole and _ONLY_ZEROS.fullmatch(number_format or ""):
+        return f"{int(value):0{len(number_format)}d}"  # type: ignore[call-overload]
+    return value
+
+
+def _fill_merged(sheet: Sheet, ranges: Iterable[tuple[int, int, int, int]]) -> None:
+    """Give the value of a merged cell to all cells that it covers."""
+    row_of = {line: i for i, line in enumerate(sheet.lines)}
+    for top, left, bottom, right in ranges:
+        first = row_of.get(top)
+        value = None if first is None or left > len(sheet.rows[first]) else sheet.rows[first][left - 1]
+        if value is None:
+            continue
+        for line in range(top, bottom + 1):
+            at = row_of.get(line)
+            # A title that is merged across columns stays one cell: only what is merged downwards goes down.
+            if at is None or bottom == top:
+                continue
+            row = list(sheet.rows[at])
+            for column in range(left, min(right, len(row)) + 1):
+                if row[column - 1] is None:
+                    row[column - 1] = value
+                    sheet.merged.add((line, column - 1))
+            sheet.rows[at] = row
+
+
+def calamine_sheets(raw: bytes) -> list[Sheet]:
+    """Read the visible sheets of an .xls or .ods file, in their order."""
+    if raw[:2] == b"PK":
+        check_unpacked(raw, MOST_BYTES)
+    calamine = library("python_calamine")
+    book = calamine.CalamineWorkbook.from_filelike(BytesIO(raw))
+    found = []
+    for about in book.sheets_metadata:
+        sheet = book.get_sheet_by_name(about.name)
+        if sheet.height > MOST_ROWS or sheet.width > MOST_COLUMNS:
+            raise ValueError(f"{sheet.height:,} rows of {sheet.width:,} columns")
+        rows = [_without_empty(row) for row in sheet.to_python(skip_empty_area=False)]
+        made = Sheet(list(range(1, len(rows) + 1)), rows, about.name)
+        if about.visible != calamine.SheetVisibleEnum.Visible:
+            made.is_visible = False
+            made.doubts.append(f'the sheet "{about.name}" is hidden')
+        ranges = getattr(sheet, "merged_cell_ranges", None) or []
+        _fill_merged(made, [(top + 1, left + 1, bottom + 1, right + 1) for (top, left), (bottom, right) in ranges])
+        found.append(made)
+    found.sort(key=lambda sheet: not sheet.is_visible)
+    return found
+
+
+def _without_empty(row: Sequence[object]) -> Cells:
+    return [None if cell == "" else cell for cell in row]
+
+
+def is_inexact(value: object) -> bool:
+    """Whether Excel may have changed the last digits of a number."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) >= _MOST_EXACT
