@@ -299,11 +299,13 @@ class Packer:
         # A turn is allowed where the side that it makes vertical may be.
         turns = may_be_up @ self.rotations[:, 2].T > 0.5  # (M, O)
         turns = turns.to(self.device)
+        catalogue = catalogue.to(self.device)
+        soles = soles.to(self.device)
         row = row.to(self.device)
         prepared = PreparedBoxes(
             boxes,
-            catalogue.to(self.device),
-            soles.to(self.device),
+            catalogue,
+            soles,
             row=row,
             turns=turns,
             # Stands for actions that are not tested.

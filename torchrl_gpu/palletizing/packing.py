@@ -131,7 +131,7 @@ def pack(
     notes += _notes_on_small_boxes(packer, prepared)
     fitting = _fitting_boxes(found, prepared)
     if isinstance(visible, str):
-        placed = search(packer, prepared, fitting, tries, say=say)
+        placed = search(packer, prepared, fitting, tries, report=say)
     else:
         placed = carry_out(packer, prepared, fitting, visible, say)
     plans = PalletPlans(found, chosen, placed, prepared.reasons, "\n".join(notes))
