@@ -250,8 +250,8 @@ def _draw(variants: _Variants, mine: Tensor, number: int, generator: torch.Gener
 def _mutate(drawn: _Candidates, best: _Candidates, generator: torch.Generator) -> _Candidates:
     """Next candidates of one order: some random ones, the rest mutations.
 
-    A mutation of the best one (1 row) moves one or two variants in the sequence, turns one or two others, and changes the weights every second
-    time.
+    A mutation of the best one (1 row) moves one or two variants in the sequence, turns one or two others, and changes
+    the weights every second time.
     """
     number, variants = drawn.rank.shape
     share = 1.5 / variants
