@@ -15,6 +15,7 @@ from torchrl_gpu.system import arguments
 from torchrl_gpu.system.files import publish
 
 FOLDER = "closed"
+# Answers go after this time, or earlier where there are too many of them.
 KEPT_S = 24 * 3600.0
 MOST_KEPT = 1024
 MOST_KEPT_BYTES = 2**26
@@ -88,6 +89,7 @@ class ClosedSessions:
         self._now = now
         self._kept: OrderedDict[Request, _Kept] = OrderedDict()
         self.ids = set[str]()
+        # Oldest first, as `remove_old` expects them.
         found = [(_read(path), path) for path in folder.glob("*.json")]
         found.sort(key=lambda each: each[0].closed_s)
         for closed, path in found:
@@ -103,10 +105,12 @@ class ClosedSessions:
         self._folder.mkdir(exist_ok=True)
         closed = _Closed((name, request), self._now(), answer)
         path = self._folder / f"{session_id}.json"
+        # A program that ends while it writes leaves no half file under the name.
         fresh = path.with_suffix(".json-new")
         fresh.write_text(json.dumps(closed.to_json()), encoding="utf-8")
         size = fresh.stat().st_size
         publish(fresh, path)
+        # A session of the same name may have been closed by the same request before.
         before = self._kept.pop(closed.request, None)
         if before is not None and before.path != path:
             before.path.unlink(missing_ok=True)

@@ -31,6 +31,7 @@ MOST_MM = 10_000.0
 SLACK_MM = 10.0
 _MOST_KG = 1e5
 _LONGEST_ID = 100
+# Keys of a box as a client sends it, and of an event as a file holds it.
 _BOX_KEYS = ("id", "sides", "weight", "fragile", "max_load")
 _EVENT_KEYS = ("box", "told", "z", "turn", "x", "y", "center", "degrees", "heights")
 
@@ -62,6 +63,7 @@ class Box:
         """
         where = f"{WHERE}: {name}"
         entries = checked_object(name, given, _BOX_KEYS)
+        # A weight of 0 stands for one that the client does not know.
         sides = read_sides(where, "sides", entries.get("sides"))
         weight = arguments.number(where, "weight", entries.get("weight", 0.0), 0, _MOST_KG)
         fragile = arguments.flag(where, "fragile", entries.get("fragile", False))
@@ -69,6 +71,7 @@ class Box:
         if "max_load" in entries:
             max_load = arguments.number(where, "max_load", entries["max_load"], 0, _MOST_KG)
         known = entries.get("id")
+        # The number is the client's own, and is only given back.
         if known is None:
             return Box(sides, weight, fragile, max_load)
         if not isinstance(known, str | int) or len(str(known)) > _LONGEST_ID:
@@ -131,6 +134,7 @@ class Offered:
         x = arguments.whole(where, "x", entries.get("x"), 0, cells_x - 1)
         y = arguments.whole(where, "y", entries.get("y"), 0, cells_y - 1)
         z = arguments.number(where, "z", entries.get("z"), -1, MOST_MM / 1000)
+        # What the client was told is given back as it was, by `status` and in the plan.
         answer = entries.get("told")
         if not isinstance(answer, dict):
             arguments.refuse(where, "told", "a place", answer)
@@ -142,6 +146,7 @@ class Offered:
 
     def choice(self, device: torch.device) -> Choice:
         """Choice of one row that carries the offer out."""
+        # The only box of its row, on the only pallet.
         zero = torch.zeros(1, dtype=torch.int64, device=device)
         turn = torch.tensor([self.turn], device=device, dtype=torch.int64)
         x = torch.tensor([self.x], device=device, dtype=torch.int64)
@@ -181,6 +186,7 @@ class Reported:
         Raises:
             ValueError: It is beyond the pallet or not made of numbers.
         """
+        # Boxes may stick out over the edges as far as the pallet allows.
         x, y, z = _three(WHERE, "center", "three numbers, x, y and z in millimetres", center)
         over = 1000 * pallet.overhang
         most_x = 1000 * pallet.length + over
@@ -230,6 +236,7 @@ def read_event(given: object, packer: Packer) -> Event:
     heights = entries.get("heights")
     if heights is not None and not isinstance(heights, str):
         arguments.refuse(f"{WHERE}: event", "heights", "a text", heights)
+    # The text is unpacked once, so that a file is refused and not a later call.
     if heights is not None:
         read_heights(heights, packer.bin.cells)
     if entries.get("box") is None:
@@ -243,6 +250,7 @@ def read_event(given: object, packer: Packer) -> Event:
 
 def heights_text(heights: Sequence[float]) -> str:
     """Text of measured heights, row after row, in tenths of a millimetre."""
+    # Whole numbers of one unit pack well, and no sensor is better.
     tenths = (10 * np.array(heights, dtype=np.float64)).round().astype("<i4")
     return base64.b64encode(zlib.compress(tenths.tobytes())).decode()
 

@@ -111,6 +111,7 @@ class PackingSession:
     def begin(self) -> Progress:
         """Return the progress of an empty pallet."""
         empty = self.packer.empty(1)
+        # A packer opens a pallet with its first box, while that of a session is open before.
         number = torch.zeros_like(empty.number)
         opened = torch.ones_like(empty.opened)
         return Progress((), None, empty._replace(number=number, opened=opened))
@@ -161,8 +162,9 @@ class PackingSession:
         """Return the number of boxes, their weight, and the share of room that is filled."""
         pallets = progress.loaded
         filled = float(pallets.volume[0, 0]) / self.packer.pallet.volume
+        weight = float(pallets.weight[0, 0])
         packed = sum(placed_in(event) is not None for event in progress.events)
-        return {"packed": packed, "weight": round(float(pallets.weight[0, 0]), 3), "filled": round(filled, 4)}
+        return {"packed": packed, "weight": round(weight, 3), "filled": round(filled, 4)}
 
     def status(self, progress: Progress) -> Plain:
         """Full status: totals, heightmap size, pending box, plan so far."""
@@ -190,6 +192,7 @@ class PackingSession:
         numbers = torch.arange(len(found), device=self.packer.device, dtype=torch.int64)
         choice = self.packer.choose(progress.loaded, prepared, numbers[None])
         number = int(choice.box)
+        # A session has one pallet. What the packer would put on a new one finds no room.
         if number < 0 or bool(choice.fresh):
             return progress, self.totals(progress) | {"box": None, "reasons": self._reasons(found)}
         box = found[number]
@@ -197,7 +200,9 @@ class PackingSession:
         if box.id is not None:
             answer["id"] = box.id
         answer |= self._place_data(choice, prepared)
-        offered = Offered(box, answer, float(choice.z), int(choice.turn), int(choice.x), int(choice.y))
+        z = float(choice.z)
+        turn = int(choice.turn)
+        offered = Offered(box, answer, z, turn, x=int(choice.x), y=int(choice.y))
         return progress._replace(pending=offered), self.totals(progress) | answer
 
     def confirm(self, progress: Progress) -> tuple[Progress, Plain]:
@@ -232,6 +237,7 @@ class PackingSession:
         self._check_room(progress)
         text = heights_text(flat)
         placed = None if progress.pending is None else Confirmed(progress.pending)
+        # The pending box is on the map already, so that it is expected there.
         if not arguments.flag(WHERE, "sure", sure):
             seen, expected = self._seen(self._with_box(progress.loaded, placed), text)
             check_map(seen, expected, self.packer, self.noise)
@@ -246,13 +252,15 @@ class PackingSession:
         for row in rows:
             if isinstance(row, list):
                 flat += row
-        is_whole = all(isinstance(row, list) and len(row) == cells_y for row in rows)
-        if len(rows) != cells_x or not is_whole:
+        sizes = [len(row) if isinstance(row, list) else None for row in rows]
+        if sizes != [cells_y] * cells_x:
             raise ValueError(f"{WHERE}: heights must be {wanted}; got {len(rows)} lists of {len(flat)} numbers in all")
+        # The very types: true and false are integers otherwise.
         if not all(type(value) in (int, float) for value in flat):
             raise ValueError(f"{WHERE}: heights must be {wanted}; got other values")
         low = _BELOW_MM
         high = 1000 * self.packer.pallet.height + _ABOVE_MM
+        # Not-a-number is outside of any limits.
         wrong = [value for value in flat if not low <= value <= high]
         if wrong:
             raise ValueError(f"{WHERE}: heights must be from {low:g} to {high:g} mm; got {arguments.shown(wrong[0])}")
@@ -283,6 +291,7 @@ class PackingSession:
             if not progress.events:
                 raise ValueError(f"{WHERE}: there is nothing to undo: the pallet is empty")
             events = progress.events[:-1]
+            # No undo goes back to a state that only the snapshot tells.
             measured = [event for event in events if isinstance(event, Measured)]
             if measured and _is_removed(measured[-1]):
                 raise ValueError(
@@ -340,6 +349,7 @@ class PackingSession:
         if placed is None:
             return pallets
         prepared = self.packer.prepare(boxes_of([placed.offered.box]), test_fit=False)
+        # Maps of loads cost time in every step, so that they are kept from the first box on that limits its load.
         if bool(prepared.max_load.isfinite()) and not pallets.tracks_loads:
             pallets = self.packer.limit_loads(pallets, MOST_EVENTS)
         match placed:
@@ -356,6 +366,7 @@ class PackingSession:
         """
         expected = pallets.heightmap[0, 0] - self.packer.pallet.deck
         seen = read_heights(text, self.packer.bin.cells).to(self.packer.device)
+        # The noise would make places uneven that boxes could stand on.
         is_noise = (seen - expected).abs() <= self.noise + 1e-6
         return torch.where(is_noise, expected, seen), expected
 
@@ -376,7 +387,9 @@ class PackingSession:
         corner_m, sides_m = self.packer.corner(choice, prepared)
         corner = _millimetres(corner_m[0])
         sides = _millimetres(sides_m[0])
-        center = [round(corner[0] + sides[0] / 2, 3), round(corner[1] + sides[1] / 2, 3), corner[2]]
+        x, y, z = corner
+        length, width, _ = sides
+        center = [round(x + length / 2, 3), round(y + width / 2, 3), z]
         return {"corner": corner, "center": center, "sides": sides, "turn": 90 * int(choice.turn)}
 
 
@@ -388,6 +401,7 @@ def _is_removed(event: Event) -> bool:
 def _pallet(opened: Mapping[str, object]) -> Pallet:
     """Make the pallet of the settings."""
     given = opened.get("pallet", "eur")
+    # A name says the most height as well, and so do three sides.
     if isinstance(given, str):
         length, width, height = PRESETS[arguments.choice(WHERE, "pallet", given, PRESETS)]
     else:

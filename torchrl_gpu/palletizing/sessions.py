@@ -33,7 +33,7 @@ _FORMATS = ("torchrl_gpu packing session, 1", FORMAT)
 # Bytes of a message, and of a file.
 MOST_BYTES = 2**22
 _MOST_KEPT = 2**27
-# Signs of a message, which are counted before it is parsed.
+# Most signs of a message, which are counted before it is parsed.
 _MOST_SIGNS = {"{": 128, "[": 2 * MOST_CELLS_ASIDE, ",": 2 * MOST_CELLS, '"': 4096}
 _ID_DIGITS = 12
 _ID = re.compile(rf"[0-9a-f]{{{_ID_DIGITS}}}")
@@ -41,6 +41,7 @@ _LONGEST_REQUEST = 100
 # Names of open sessions in a message.
 _MOST_NAMES = 8
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+# Arguments of each call: those that it needs, and those that may be left out. A session opens without any.
 _FIELDS: dict[str, tuple[str, ...]] = {
     "open": SETTINGS,
     "status": (),
@@ -122,8 +123,8 @@ class PackingSessions:
     report, measure, undo and close; `session`, a name that the client chooses; the arguments of `PackingSession`; and,
     if the client may have to send it again, `request`, a text or number: the last message of a session with the same
     `request` gets the same answer and does nothing; so does the `close` of a session for a day, see `ClosedSessions`.
-    Sessions are in the folder before they are answered, and those in it go on. Any thread may ask. The folder is
-    locked: another process cannot take it.
+    A session is written to the folder before its message is answered, and sessions found in the folder go on. Any
+    thread may ask. The folder is locked: another process cannot take it.
 
     Args:
         folder: Holds a file NAME.json of each session; made if it is not there.
@@ -250,9 +251,10 @@ class PackingSessions:
         return answer
 
     def _take_folder(self) -> None:
-        """Lock the folder.
+        """Lock the folder. An older object of this process gives it up.
 
-        ValueError where another process has it. An older object of this process gives it up.
+        Raises:
+            ValueError: Another process has it.
         """
         place = self._folder.resolve()
         earlier = _HOLDERS.get(place)
@@ -292,6 +294,7 @@ class PackingSessions:
         content["state"] = progress.cut
         content["last"] = last
         path = self._folder / f"{name}.json"
+        # A program that ends while it writes leaves the older file as it was.
         fresh = path.with_suffix(".json-new")
         fresh.write_text(json.dumps(content), encoding="utf-8")
         publish(fresh, path)
@@ -349,12 +352,16 @@ def _parse(message: str | bytes) -> _Message:
     session = asked["session"]
     if not isinstance(session, str) or not _NAME.fullmatch(session):
         arguments.refuse(WHERE, "session", "a name of 1 to 64 of a-z, 0-9, _ and -", session)
-    request = asked.get("request")
-    if "request" in asked and (not isinstance(request, str | int) or len(str(request)) > _LONGEST_REQUEST):
-        wanted_words = f"a text or a whole number of at most {_LONGEST_REQUEST} characters"
-        arguments.refuse(WHERE, "request", wanted_words, request)
+    request = _parse_request(asked["request"]) if "request" in asked else None
     given = {key: value for key, value in asked.items() if key not in _ALWAYS}
     return _Message(do, session, request, given)
+
+
+def _parse_request(request: object) -> str | int:
+    if not isinstance(request, str | int) or len(str(request)) > _LONGEST_REQUEST:
+        wanted = f"a text or a whole number of at most {_LONGEST_REQUEST} characters"
+        arguments.refuse(WHERE, "request", wanted, request)
+    return request
 
 
 def _load(message: str | bytes) -> object:

@@ -20,6 +20,7 @@ from torchrl_gpu.system import arguments
 
 _WHERE = "session: state"
 _KEYS = {"heightmap", "bears", "weight", "volume", "top", "below", "left", "boxes"}
+# Far beyond any pallet. What is larger would only make numbers that overflow.
 _HIGHEST_M = 100.0
 _MOST_KG = 1e9
 _MOST_M3 = 1e9
@@ -67,14 +68,11 @@ def pallets_of(snapshot: object, packer: Packer, empty: Pallets, most_boxes: int
     left = _array("left", snapshot, "<f4", (most,), -_MOST_KG, math.inf)
     weight = arguments.number(_WHERE, "weight", snapshot["weight"], 0, _MOST_KG)
     volume = arguments.number(_WHERE, "volume", snapshot["volume"], 0, _MOST_M3)
-    maps = {
-        "heightmap": heightmap,
-        "bears": bears.bool(),
-        "top": top.long(),
-        "below": below.bool(),
-        "left": left,
-    }
-    of_pallet = {name: each.to(packer.device)[None, None] for name, each in maps.items()}
+    maps = {"heightmap": heightmap, "bears": bears.bool(), "top": top.long(), "below": below.bool(), "left": left}
+    of_pallet = {}
+    for name, values in maps.items():
+        # The only pallet of the only row.
+        of_pallet[name] = values.to(packer.device)[None, None]
     state = empty._replace(**of_pallet)
     weights = torch.full_like(empty.weight, weight)
     volumes = torch.full_like(empty.volume, volume)
@@ -98,6 +96,7 @@ def _array(
     size = math.prod(shape) * np.dtype(dtype).itemsize
     if not isinstance(text, str):
         arguments.refuse(_WHERE, name, "a text", text)
+    # A short text can unpack to gigabytes, so that no more is unpacked than the array needs, and a byte.
     raw = b""
     if text:
         raw = zlib.decompressobj().decompress(base64.b64decode(text), size + 1)
@@ -106,4 +105,5 @@ def _array(
     found = np.frombuffer(raw, dtype).reshape(shape)
     if not ((found >= low) & (found <= high)).all():
         raise ValueError(f"{_WHERE}: {name} must be from {low:g} to {high:g} everywhere; got others")
+    # torch takes the byte order of the machine alone.
     return torch.from_numpy(found.astype(found.dtype.newbyteorder("=")))
