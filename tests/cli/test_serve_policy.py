@@ -91,7 +91,7 @@ def test_without_a_checkpoint_pallets_are_served(capsys: pytest.CaptureFixture[s
     assert "name a checkpoint, --pallets or both" in capsys.readouterr().err
     (tmp_path / "a.json").write_text("{}")
     assert main(["serve-policy", "--pallets", str(tmp_path)], "torchrl-gpu") == 2
-    assert "is no session that was kept: no file of" in capsys.readouterr().err
+    assert f"{tmp_path / 'a.json'} is not a packing session" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [[], ["--page"]])

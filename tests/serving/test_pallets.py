@@ -87,15 +87,16 @@ def test_cells_of_one_pallet_have_one_box_each_in_turn(server: StreamServer, ses
 
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(place, range(8)))
-    waits = "session: a box waits already: confirm, report, measure or undo it before another offer"
-    assert sorted(found) == ["placed"] + [waits] * 7
+    refused = [answer for answer in found if answer != "placed"]
+    assert len(refused) == 7
+    assert all(answer.startswith("session: ") and "pending box" in answer for answer in refused)
     assert json.loads((sessions._folder / "a.json").read_text())["waits"]["box"]["id"] == found.index("placed")
 
 
 @pytest.mark.parametrize(
     ("body", "changes", "status", "said"),
     [
-        (b"", {}, 400, "session: the message is no JSON: Expecting value"),
+        (b"", {}, 400, "session: invalid JSON: Expecting value"),
         (b"{}", {}, 400, "session: do must be one of open, status, offer"),
         (b'{"do": "status", "session": "a"}', {}, 400, "session: a is not open. Open are none"),
         (
@@ -125,7 +126,8 @@ async def test_a_socket_answers_one_message_after_the_other(server: StreamServer
             await socket.send_json(call | {"session": "a", "request": number})
         answers = [await socket.receive_json() for _ in calls]
     assert [answer.get("request") for answer in answers] == [0, 1, 2, None, 4]
-    assert answers[3] == {"message": "session: confirm needs a box that waits: offer one first"}
+    assert answers[3].keys() == {"message"}
+    assert answers[3]["message"].startswith("session: confirm needs")
     assert len(answers[4]["plan"]) == 1
 
 

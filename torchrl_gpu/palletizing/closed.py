@@ -7,13 +7,15 @@ import re
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
 
+from torchrl_gpu.palletizing.events import Plain
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.files import publish
 
 FOLDER = "closed"
+# Answers go after this time, or earlier where there are too many of them.
 KEPT_S = 24 * 3600.0
 MOST_KEPT = 1024
 MOST_KEPT_BYTES = 2**26
@@ -26,11 +28,44 @@ Request = tuple[str, str | int]
 """Name of a session, and the request that closed it."""
 
 
-class _Kept(NamedTuple):
-    path: Path
-    # Seconds since 1970.
+@dataclass(frozen=True)
+class _Closed:
+    """A closed session, as its file holds it.
+
+    Attributes:
+        request: That closed it.
+        closed_s: When, in seconds since 1970.
+        answer: To that request.
+    """
+
+    request: Request
     closed_s: float
-    size: int  # bytes
+    answer: Plain
+
+    def to_json(self) -> Plain:
+        name, request = self.request
+        return {
+            "format": _FORMAT,
+            "session": name,
+            "request": request,
+            "closed_s": self.closed_s,
+            "answer": self.answer,
+        }
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """File of an answer.
+
+    Attributes:
+        path: Of the file.
+        closed_s: Seconds since 1970.
+        size: Bytes.
+    """
+
+    path: Path
+    closed_s: float
+    size: int
 
 
 class ClosedSessions:
@@ -54,44 +89,40 @@ class ClosedSessions:
         self._now = now
         self._kept: OrderedDict[Request, _Kept] = OrderedDict()
         self.ids = set[str]()
-        found = []
-        for path in folder.glob("*.json"):
-            content = _read(path)
-            request = content["session"], content["request"]
-            found.append((content["closed_s"], request, path))
-        for closed_s, request, path in sorted(found, key=lambda each: each[0]):
+        # Oldest first, as `remove_old` expects them.
+        found = [(_read(path), path) for path in folder.glob("*.json")]
+        found.sort(key=lambda each: each[0].closed_s)
+        for closed, path in found:
             self.ids.add(path.stem)
-            self._kept[request] = _Kept(path, closed_s, path.stat().st_size)
+            self._kept[closed.request] = _Kept(path, closed.closed_s, path.stat().st_size)
         self.remove_old()
 
-    def add(self, session_id: str, name: str, request: str | int, answer: dict[str, Any]) -> None:
+    def add(self, session_id: str, name: str, request: str | int, answer: Plain) -> None:
         """Keep an answer.
 
         The session is closed once this returns.
         """
         self._folder.mkdir(exist_ok=True)
-        closed_s = self._now()
-        content = {"format": _FORMAT, "session": name, "request": request, "closed_s": closed_s, "answer": answer}
+        closed = _Closed((name, request), self._now(), answer)
         path = self._folder / f"{session_id}.json"
+        # A program that ends while it writes leaves no half file under the name.
         fresh = path.with_suffix(".json-new")
-        fresh.write_text(json.dumps(content), encoding="utf-8")
+        fresh.write_text(json.dumps(closed.to_json()), encoding="utf-8")
         size = fresh.stat().st_size
         publish(fresh, path)
-        before = self._kept.pop((name, request), None)
+        # A session of the same name may have been closed by the same request before.
+        before = self._kept.pop(closed.request, None)
         if before is not None and before.path != path:
             before.path.unlink(missing_ok=True)
         self.ids.add(session_id)
-        self._kept[name, request] = _Kept(path, closed_s, size)
+        self._kept[closed.request] = _Kept(path, closed.closed_s, size)
         self.remove_old()
 
-    def answer(self, name: str, request: str | int) -> dict[str, Any] | None:
+    def answer(self, name: str, request: str | int) -> Plain | None:
         """Return the answer that a request got when it closed a session, if it is kept."""
         self.remove_old()
         kept = self._kept.get((name, request))
-        if kept is None:
-            return None
-        answer: dict[str, Any] = _read(kept.path)["answer"]
-        return answer
+        return None if kept is None else _read(kept.path).answer
 
     def remove_old(self) -> None:
         """Remove the answers whose time is over, and the oldest where there are too many."""
@@ -107,7 +138,8 @@ class ClosedSessions:
             del self._kept[request]
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> _Closed:
+    """Read the file of an answer, and check it."""
     where = f"PackingSessions: {path}"
     try:
         if path.stat().st_size > _MOST_BYTES:
@@ -115,11 +147,13 @@ def _read(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_bytes())
         if not isinstance(content, dict) or content.get("format") != _FORMAT or not _ID.fullmatch(path.stem):
             raise ValueError(f"no file of {_FORMAT!r}")
-        content["closed_s"] = arguments.number(where, "closed_s", content.get("closed_s"))
-        known = isinstance(content.get("session"), str) and isinstance(content.get("request"), str | int)
-        if not known or not isinstance(content.get("answer"), dict):
+        closed_s = arguments.number(where, "closed_s", content.get("closed_s"))
+        name = content.get("session")
+        request = content.get("request")
+        answer = content.get("answer")
+        if not isinstance(name, str) or not isinstance(request, str | int) or not isinstance(answer, dict):
             raise ValueError("no session, request and answer")
     except (ValueError, RecursionError) as error:
-        came = " ".join(str(error).split())[:200]
-        raise ValueError(f"{where} is not the answer of a closed session: {came}; move it away") from error
-    return content
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"{where} is not the answer of a closed session: {reason}; move it away") from error
+    return _Closed((name, request), closed_s, answer)

@@ -49,8 +49,9 @@ class Loads(NamedTuple):
         most = self.left.shape[1]
         # Cells that touch no box mark one more column, which is dropped.
         number = torch.where(touched & (self.top >= 0), self.top, most)
-        under = torch.zeros_like(self.left, dtype=torch.bool)
-        under = torch.nn.functional.pad(under, (0, 1)).scatter(1, number.flatten(1), True)[:, :most]
+        none = torch.zeros_like(self.left, dtype=torch.bool)
+        none = torch.nn.functional.pad(none, (0, 1))
+        under = none.scatter(1, number.flatten(1), True)[:, :most]
         bearers = (under[..., None] & self.below).any(1)  # (N, C)
         is_placed = covered.flatten(1).any(1)
         numbers = torch.arange(most, device=weight.device, dtype=torch.int64)

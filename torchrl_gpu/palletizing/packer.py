@@ -282,6 +282,7 @@ class Packer:
             test_fit: Find out which boxes fit an empty pallet, and why the others do not. This reads the device back.
                 Boxes that are only placed again need no test.
         """
+        # Equal boxes are judged once. Their weight tells nothing about where they fit.
         kinds = torch.cat([boxes.sizes, boxes.up, boxes.max_load[:, None]], 1)
         known, row = kinds.unique(dim=0, return_inverse=True)
         listed = known[:, :3]
@@ -292,6 +293,7 @@ class Packer:
         # Boxes larger than the pallet fit nowhere, however much larger they are.
         too_many = max(self.bin.cells) + 1
         extent = extent.clamp(1, too_many)
+        # Heightmaps are float32, and the height is rounded as they will hold it.
         height = turned[..., 2:].float().double()
         volume = listed.prod(1)
         catalogue = Catalogue.of_boxes(torch.cat([extent, height], -1), volume)
@@ -299,11 +301,13 @@ class Packer:
         # A turn is allowed where the side that it makes vertical may be.
         turns = may_be_up @ self.rotations[:, 2].T > 0.5  # (M, O)
         turns = turns.to(self.device)
+        catalogue = catalogue.to(self.device)
+        soles = soles.to(self.device)
         row = row.to(self.device)
         prepared = PreparedBoxes(
             boxes,
-            catalogue.to(self.device),
-            soles.to(self.device),
+            catalogue,
+            soles,
             row=row,
             turns=turns,
             # Stands for actions that are not tested.
@@ -416,6 +420,7 @@ class Packer:
         room = length * width * height * (1 + 1e-5)
         most = 1
         for boxes in numbers:
+            # No more boxes lie on a pallet than have room there if all were as small as the smallest.
             if len(boxes):
                 least = float(prepared.boxes.sizes[boxes].prod(1).min())
                 most = max(most, min(len(boxes), math.ceil(room / least)))
@@ -490,6 +495,7 @@ class Packer:
         fits = self.kernels.any_legal(legal).view(rows, pallets)
         placement = self._placement(prepared, item, action, z_map)
         hollow = self._hollow(heightmap, placement, prepared.catalogue)
+        # Of the pallets where the box fits the one that it leaves the least hollow on.
         hollow = torch.where(fits, hollow.view(rows, pallets), torch.inf)
         slot = hollow.argmin(1)
         some_fits = fits.any(1)
@@ -497,6 +503,7 @@ class Packer:
         fullest = torch.where(state.number < 0, torch.inf, state.volume).argmax(1)
         slot = torch.where(some_fits, slot, fullest)
         pallet = self._numbers(rows) * pallets + slot
+        # The action is a number among all places of all boxes that are offered.
         offer = action[pallet] // legal[0, 0].numel()
         fits_empty = (row >= 0) & (prepared.first[row.clamp_min(0)] >= 0)
         offer = torch.where(some_fits, offer, fits_empty.byte().argmax(1))
@@ -512,6 +519,7 @@ class Packer:
     def _hollow(self, heightmap: Tensor, placement: Placement, catalogue: Catalogue) -> Tensor:
         """Room that boxes make unreachable below them, cubic metres, (N,) float64."""
         after = self.kernels.place(heightmap, placement, catalogue, self.bin.dropped)
+        # The room that the heightmap rises by is the box and what it covers.
         rise = (after - heightmap).sum((1, 2)).double() * self.bin.cell_area
         return rise - catalogue.volume[placement.item_id.clamp_min(0)]
 
@@ -539,6 +547,7 @@ class Packer:
             bears = self._bearing_after(heightmap, bears.flatten(0, 1), placement, prepared)
         after = self.kernels.place(heightmap, placement, prepared.catalogue, self.bin.dropped)
         takes = is_slot & there[:, None]
+        # A variant of a search stands for many boxes, whose weights differ.
         if weight is None:
             weight = prepared.weight[box]
         volume = prepared.catalogue.volume[row.clamp_min(0)]
@@ -653,7 +662,8 @@ class Packer:
         first = torch.stack([choice.x, choice.y], 1).double()
         middle = first + extent / 2
         origin = torch.tensor(self.pallet.origin, dtype=torch.float64, device=self.device)
-        corner = origin + middle * self.pallet.cell - sides[:, :2] / 2
+        middle = origin + middle * self.pallet.cell
+        corner = middle - sides[:, :2] / 2
         base = choice.z.double()
         return torch.cat([corner, base[:, None]], 1), sides
 

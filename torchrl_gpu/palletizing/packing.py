@@ -94,6 +94,7 @@ def pack(
     if not physics:
         arguments.check_effect(WHERE, "physics", friction=(friction, FRICTION))
     if physics:
+        # A library that is missing is reported before anything is packed.
         from torchrl_gpu.system.extras import load_mujoco
 
         load_mujoco()
@@ -118,6 +119,7 @@ def pack(
         overhang=metres("overhang", overhang),
     )
     boxes = boxes_of(found)
+    # Lines that are printed between the list and the table.
     notes = []
     if cell is None:
         cell_m, note = choose_cell(boxes.sizes, chosen, found.own_unit)
@@ -133,8 +135,9 @@ def pack(
     prepared = packer.prepare(boxes)
     notes += _notes_on_small_boxes(packer, prepared)
     fitting = _fitting_boxes(found, prepared)
+    # The only text that is left is "all".
     if isinstance(visible, str):
-        placed = search(packer, prepared, fitting, tries, say=say)
+        placed = search(packer, prepared, fitting, tries, report=say)
     else:
         placed = carry_out(packer, prepared, fitting, visible, say)
     plans = PalletPlans(found, chosen, placed, prepared.reasons, "\n".join(notes))
@@ -143,16 +146,21 @@ def pack(
 
 def boxes_of(found: BoxList) -> Boxes:
     """Boxes of a list, in metres and kilograms."""
-    sizes = torch.from_numpy(np.concatenate(found.sizes)) * (LENGTHS[found.unit] / 1000)
+    unit_m = LENGTHS[found.unit] / 1000
+    sizes = torch.from_numpy(np.concatenate(found.sizes)) * unit_m
     weights = torch.from_numpy(np.concatenate(found.weights))
     is_fragile = torch.from_numpy(np.concatenate(found.fragile))
     up = torch.from_numpy(np.concatenate(found.up))
-    max_load = torch.from_numpy(np.concatenate(found.max_loads)).masked_fill(is_fragile, 0.0)
+    max_load = torch.from_numpy(np.concatenate(found.max_loads))
+    # Nothing may lie on a fragile box, whatever load the list allows.
+    max_load = max_load.masked_fill(is_fragile, 0.0)
+    # A weight that the list does not give counts as unknown, 0.
     return Boxes(sizes, weights.nan_to_num(0.0), up, max_load)
 
 
 def _fitting_boxes(found: BoxList, prepared: PreparedBoxes) -> list[np.ndarray]:
     """Numbers of the boxes of each order that fit an empty pallet, (…) int64 each."""
+    # Boxes are numbered through the whole list, order after order.
     ends = np.cumsum([len(sizes) for sizes in found.sizes])
     numbers = np.split(np.arange(ends[-1]), ends[:-1])
     fits = np.array([not reason for reason in prepared.reasons])
@@ -164,6 +172,7 @@ def _notes_on_small_boxes(packer: Packer, prepared: PreparedBoxes) -> list[str]:
 
     Such boxes cost pallets.
     """
+    # The other rules judge all cells that are kept for a box.
     if packer.bin.stability != "load_bearing":
         return []
     small = int(prepared.soles.is_small.all(1)[prepared.row].sum())
@@ -212,6 +221,7 @@ def read_orders(
             first = found.faults[0]
             reason = f": line {first.line}: {first.reason}"
         raise ValueError(f"{where}: the list has no box{reason}")
+    # "cells" stands for a unit that neither the list nor the user says.
     if found.unit == "cells":
         raise ValueError(f"{where}: the list does not say its unit: give --unit, one of {', '.join(LENGTHS)}")
     if options.unit is not None and found.names_unit and options.unit != found.own_unit:
@@ -243,6 +253,7 @@ def carry_out(
     used = [i for i, boxes in enumerate(orders) if len(boxes)]
     longest_first = sorted(used, key=lambda i: -len(orders[i]))
     turns = prepared.catalogue.num_orientations
+    # What the maps of all placements of one order hold.
     elements = packer.open_pallets * visible * turns * math.prod(packer.bin.cells)
     side_by_side = max(1, _CHUNK // elements)
     progress = _Progress(sum(len(boxes) for boxes in orders), report)
@@ -250,6 +261,7 @@ def carry_out(
     for first in range(0, len(longest_first), side_by_side):
         chosen = longest_first[first : first + side_by_side]
         placed = _pack_side_by_side(packer, prepared, [orders[i] for i in chosen], visible, progress)
+        # From places within the batch to places within all orders.
         parts.append(placed._replace(order=np.array(chosen)[placed.order]))
     return Placements.join(parts)
 
@@ -269,6 +281,8 @@ class _Progress:
 
 class _Steps:
     """Placements of the steps of a batch, on its device.
+
+    To read each step at once would make every step wait for the device.
 
     Args:
         rows: Numbers of the orders of the batch, (R,) int64.
@@ -291,8 +305,10 @@ class _Steps:
         """Read all placements from the device."""
         order, step, box, pallet = torch.cat(self._numbers).cpu().numpy().T
         along = torch.cat(self._along).cpu().numpy()
-        lengths = torch.cat(self._lengths).cpu().numpy()
-        return Placements(order, step, box, pallet, along, corner=lengths[:, :3], sides=lengths[:, 3:])
+        corner_and_sides = torch.cat(self._lengths).cpu().numpy()
+        corner = corner_and_sides[:, :3]
+        sides = corner_and_sides[:, 3:]
+        return Placements(order, step, box, pallet, along, corner, sides)
 
 
 def _pack_side_by_side(
@@ -304,6 +320,7 @@ def _pack_side_by_side(
     """
     lines = [torch.from_numpy(order) for order in orders]
     boxes = torch.nn.utils.rnn.pad_sequence(lines, batch_first=True, padding_value=-1).to(packer.device)
+    # Behind the last box of the longest order there are no boxes to be seen.
     boxes = torch.nn.functional.pad(boxes, (0, visible), value=-1)
     state = packer.begin(prepared, orders)
     offered = boxes[:, :visible]

@@ -62,6 +62,7 @@ class Placements(NamedTuple):
         """Join some placements, sorted by order and step."""
         if not parts:
             return cls._make_empty()
+        # Parts may come in any sequence, such as by the length of their orders.
         columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
         joined = cls(*columns)
         return joined.rows(np.lexsort((joined.step, joined.order)))
@@ -194,6 +195,7 @@ class PalletPlans(NamedTuple):
     def pallets(self) -> list[LoadedPallet]:
         """All pallets, by order and number."""
         placed = self.placed
+        # With several open pallets those of an order are loaded in turn, so that each has its boxes put together.
         rank = np.lexsort((placed.step, placed.pallet, placed.order))
         if not len(rank):
             return []
@@ -214,12 +216,14 @@ class PalletPlans(NamedTuple):
         lines = {}
         for box, reason in enumerate(self.reasons):
             if reason:
+                # A line of the list may stand for many boxes.
                 order, label = self.order_and_label(box)
                 lines[label["line"]] = (label["line"], order, reason)
         return sorted(lines.values())
 
     def order_and_label(self, box: int) -> tuple[str, Label]:
         """Order of a box of the list, and its label."""
+        # Boxes are numbered through the whole list, order after order.
         ends = np.cumsum([len(sizes) for sizes in self.found.sizes])
         order = int(np.searchsorted(ends, box, side="right"))
         labels = self.found.labels[order]
@@ -252,7 +256,8 @@ class PalletPlans(NamedTuple):
     def _placed_row(self, pallet: LoadedPallet, i: int) -> Row:
         placed = pallet.placed
         _, label = self.order_and_label(int(placed.box[i]))
-        row: Row = {"order": pallet.order, "pallet": pallet.number, "sequence": i + 1, "layer": int(pallet.layer[i])}
+        row: Row = {"order": pallet.order, "pallet": pallet.number, "sequence": i + 1}
+        row["layer"] = int(pallet.layer[i])
         row["article"] = label.get("article", "")
         row["line"] = label["line"]
         row |= self._lengths(("x", "y", "z"), placed.corner[i])
@@ -299,6 +304,7 @@ class PalletPlans(NamedTuple):
 
     def _counts(self) -> dict[str, _OrderCounts]:
         """Counts of every order by its name."""
+        # Boxes of unknown weight add none.
         weights = np.nan_to_num(np.concatenate(self.found.weights))
         counted: dict[str, _OrderCounts] = {}
         for pallet in self.pallets():
@@ -331,8 +337,8 @@ class PalletPlans(NamedTuple):
         """Make the table of all orders, for the terminal."""
         counted = self._counts()
         pallet = self.pallet
-        sides = [_short(side, self.unit_m) for side in (pallet.length, pallet.width, pallet.height)]
-        size = " × ".join(map(str, sides))
+        sides = (pallet.length, pallet.width, pallet.height)
+        size = " × ".join(str(_short(side, self.unit_m)) for side in sides)
         shown = Table(title=f"pallets of {size} {self.found.own_unit}", title_justify="left")
         shown.add_column("order")
         columns = ["boxes", "pallets", "at least", "fill", "kg"]
@@ -366,6 +372,7 @@ class PalletPlans(NamedTuple):
         boxes: list[Row] = []
         left_out: list[Row] = []
         for row in self.rows():
+            # Plain data names nothing that is not there, while a table needs its columns.
             if row["left out"]:
                 left_out.append(_without_empty(row))
             else:
@@ -435,6 +442,7 @@ def _short(metres: float, unit_m: float) -> float | int:
     """Shortest number for a length in a unit, without the noise of float32 heights."""
     value = metres / unit_m
     short = value
+    # The first number of digits that comes close enough is the shortest.
     for digits in range(_MOST_DIGITS + 1):
         short = round(value, digits)
         if abs(short - value) * unit_m <= _NOISE_M:
@@ -452,7 +460,9 @@ def layers(placed: Placements) -> np.ndarray:
     starts_before = low[:, None, :2] < high[None, :, :2] - 1e-6
     ends_behind = low[None, :, :2] < high[:, None, :2] - 1e-6
     overlaps = (starts_before & ends_behind).all(2)
-    touches = abs(low[:, None, 2] - high[None, :, 2]) <= TOUCH_M
+    base = low[:, None, 2]
+    top = high[None, :, 2]
+    touches = abs(base - top) <= TOUCH_M
     # Whether box j carries box i, at [i, j].
     carries = overlaps & touches  # (P, P)
     layer = np.ones(len(low), dtype=np.int64)
@@ -490,6 +500,7 @@ def _packing_of(plans: PalletPlans, loaded: LoadedPallet) -> PackingPlan:
     """The boxes of a pallet as solids, with their weights where the list has any."""
     pallet = plans.pallet
     placed = loaded.placed
+    # Without any weight the simulation takes one density for all.
     weights = np.concatenate(plans.found.weights)
     volumes = np.concatenate(plans.found.sizes).prod(1)
     is_known = ~np.isnan(weights)

@@ -17,6 +17,7 @@ from torchrl_gpu.envs.packing.types import Bin, Catalogue
 # A side that is a whole number of cells but for rounding errors takes no further cell.
 ROUNDING = 1e-6
 
+# A value for all boxes, or one for each. Rows are three sides of each box.
 Numbers = float | Sequence[float] | np.ndarray | Tensor
 Flags = bool | Sequence[bool] | np.ndarray | Tensor
 Rows = Sequence[Sequence[float]] | np.ndarray | Tensor
@@ -85,12 +86,14 @@ class Soles:
             cell: Side of a cell, metres.
             bin_: Bin that the boxes go into.
         """
+        # What is left on each side of the box of its own cells.
         room = (extent * cell - turned[..., :2]) / 2
         rim = (room / cell - ROUNDING).ceil().clamp_min(0)
         touched = extent - 2 * rim
         is_small = (touched < 1).any(-1)
         # A small box keeps some cell, as a box without cells can be no row of a catalogue.
         rim = torch.where(touched < 1, ((extent - 1) / 2).floor(), rim)
+        # Heightmaps are float32, and the height is rounded as they will hold it.
         height = turned[..., 2:].float().double()
         sizes = torch.cat([extent - 2 * rim, height], -1)
         is_whole = not bool((rim > 0).any()) and not bool(is_small.any())

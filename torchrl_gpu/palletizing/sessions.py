@@ -14,14 +14,15 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import NoReturn
 
 import torch
 
 from torchrl_gpu.envs.packing.types import MOST_CELLS as MOST_CELLS_ASIDE
 from torchrl_gpu.palletizing.closed import FOLDER, ClosedSessions
-from torchrl_gpu.palletizing.measured import WHERE
+from torchrl_gpu.palletizing.events import WHERE, Plain
 from torchrl_gpu.palletizing.session import MOST_CELLS, SETTINGS, PackingSession, Progress
 from torchrl_gpu.system import arguments, locks
 from torchrl_gpu.system.files import publish
@@ -32,10 +33,15 @@ _FORMATS = ("torchrl_gpu packing session, 1", FORMAT)
 # Bytes of a message, and of a file.
 MOST_BYTES = 2**22
 _MOST_KEPT = 2**27
-# Signs of a message, which are counted before it is parsed.
+# Most signs of a message, which are counted before it is parsed.
 _MOST_SIGNS = {"{": 128, "[": 2 * MOST_CELLS_ASIDE, ",": 2 * MOST_CELLS, '"': 4096}
-_ID = re.compile(r"[0-9a-f]{12}")
+_ID_DIGITS = 12
+_ID = re.compile(rf"[0-9a-f]{{{_ID_DIGITS}}}")
+_LONGEST_REQUEST = 100
+# Names of open sessions in a message.
+_MOST_NAMES = 8
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+# Arguments of each call: those that it needs, and those that may be left out. A session opens without any.
 _FIELDS: dict[str, tuple[str, ...]] = {
     "open": SETTINGS,
     "status": (),
@@ -53,18 +59,61 @@ _ALWAYS = ("do", "session", "request")
 _HOLDERS: weakref.WeakValueDictionary[Path, PackingSessions] = weakref.WeakValueDictionary()
 
 
-class _Open(NamedTuple):
+@dataclass(frozen=True)
+class _LastRequest:
+    """The last request of a session, and what it was answered."""
+
+    request: str | int
+    answer: Plain
+
+    @staticmethod
+    def read(given: object) -> _LastRequest | None:
+        """Read what `to_json` wrote, or None."""
+        if given is None:
+            return None
+        entries = given if isinstance(given, dict) else {}
+        request = entries.get("request")
+        answer = entries.get("answer")
+        if not isinstance(request, str | int) or not isinstance(answer, dict):
+            arguments.refuse(WHERE, "last", "a request and its answer", given)
+        return _LastRequest(request, answer)
+
+    def to_json(self) -> Plain:
+        return {"request": self.request, "answer": self.answer}
+
+
+@dataclass(frozen=True)
+class _OpenSession:
     """An open session.
 
     Attributes:
-        last: Its last request, with the answer.
+        session: Its rules.
+        progress: What happened so far.
+        last: Its last request, if that had a number.
         id: No other session has it, not even a later one of the same name.
     """
 
     session: PackingSession
     progress: Progress
-    last: dict[str, Any] | None
+    last: _LastRequest | None
     id: str
+
+
+@dataclass(frozen=True)
+class _Message:
+    """A message whose form is checked.
+
+    Attributes:
+        do: One of the keys of `_FIELDS`.
+        session: Name of the session.
+        request: If the client may have to send it again.
+        given: Arguments of the call, unchecked.
+    """
+
+    do: str
+    session: str
+    request: str | int | None
+    given: Plain
 
 
 class PackingSessions:
@@ -74,8 +123,8 @@ class PackingSessions:
     report, measure, undo and close; `session`, a name that the client chooses; the arguments of `PackingSession`; and,
     if the client may have to send it again, `request`, a text or number: the last message of a session with the same
     `request` gets the same answer and does nothing; so does the `close` of a session for a day, see `ClosedSessions`.
-    Sessions are in the folder before they are answered, and those in it go on. Any thread may ask. The folder is
-    locked: another process cannot take it.
+    A session is written to the folder before its message is answered, and sessions found in the folder go on. Any
+    thread may ask. The folder is locked: another process cannot take it.
 
     Args:
         folder: Holds a file NAME.json of each session; made if it is not there.
@@ -100,7 +149,7 @@ class PackingSessions:
         self._folder = Path(folder)
         self._lock = threading.Lock()
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenSession] = {}
         self._refusal = ""
         self._take_folder()
         try:
@@ -125,14 +174,16 @@ class PackingSessions:
             self._refusal = self._refusal or f"{WHERE}: the sessions of {self._folder} are not served any more"
             self._release()
 
-    def answer(self, message: str | bytes) -> tuple[bool, dict[str, Any]]:
+    def answer(self, message: str | bytes) -> tuple[bool, Plain]:
         """Carry out a message, and return whether that succeeded, and the answer.
 
         The answer is plain data. `message` in it says why a message was not carried out.
         """
-        asked: dict[str, Any] = {}
         try:
-            asked = _parsed(message)
+            asked = _parse(message)
+        except ValueError as error:
+            return False, {"message": str(error)}
+        try:
             with self._lock:
                 if self._refusal:
                     raise ValueError(self._refusal)
@@ -142,52 +193,57 @@ class PackingSessions:
             done = False
         else:
             done = True
-        told = {name: asked[name] for name in ("session", "request") if name in asked}
-        return done, answer | told
+        answer = answer | {"session": asked.session}
+        if asked.request is not None:
+            answer["request"] = asked.request
+        return done, answer
 
-    def _answer(self, asked: dict[str, Any]) -> dict[str, Any]:
-        name = asked["session"]
-        do = asked["do"]
-        request = asked.get("request")
-        given = {key: value for key, value in asked.items() if key not in _ALWAYS}
+    def _answer(self, asked: _Message) -> Plain:
+        name = asked.session
         known = self._open.get(name)
-        if request is not None:
-            again = self._answered(name, known, request)
+        if asked.request is not None:
+            again = self._earlier_answer(name, known, asked.request)
             if again is not None:
                 return again
-        if do == "open":
-            if known is not None:
-                raise ValueError(f"{WHERE}: {name} is open already: take another name, or close it")
-            if len(self._open) >= self.most:
-                raise ValueError(f"{WHERE}: {self.most} sessions are open, and no more may be: close one")
-            session = PackingSession(given, self._device)
-            progress = session.begin()
-            answer = session.about(progress)
-            known = _Open(session, progress, None, uuid.uuid4().hex[:12])
+        if asked.do == "open":
+            known, answer = self._begin(asked)
         elif known is None:
-            names = ", ".join(list(self._open)[:8]) or "none"
+            names = ", ".join(list(self._open)[:_MOST_NAMES]) or "none"
             raise ValueError(f"{WHERE}: {name} is not open. Open are {names}")
-        elif do == "status":
-            return known.session.about(known.progress)
-        elif do == "close":
-            return self._close(name, known, request)
+        elif asked.do == "status":
+            return known.session.status(known.progress)
+        elif asked.do == "close":
+            return self._close(name, known, asked.request)
         else:
-            progress, answer = getattr(known.session, do)(known.progress, **given)
-        last = None if request is None else {"request": request, "answer": answer}
-        known = known._replace(progress=progress, last=last)
+            progress, answer = _call(known.session, known.progress, asked)
+            known = replace(known, progress=progress)
+        last = None if asked.request is None else _LastRequest(asked.request, answer)
+        known = replace(known, last=last)
+        # First the file: what is answered outlives the program.
         self._write(name, known)
         self._open[name] = known
         return answer
 
-    def _answered(self, name: str, known: _Open | None, request: str | int) -> dict[str, Any] | None:
+    def _begin(self, asked: _Message) -> tuple[_OpenSession, Plain]:
+        """Open a session."""
+        if asked.session in self._open:
+            raise ValueError(f"{WHERE}: {asked.session} is open already: take another name, or close it")
+        if len(self._open) >= self.most:
+            raise ValueError(f"{WHERE}: {self.most} sessions are open, and no more may be: close one")
+        session = PackingSession(asked.given, self._device)
+        progress = session.begin()
+        session_id = uuid.uuid4().hex[:_ID_DIGITS]
+        return _OpenSession(session, progress, None, session_id), session.status(progress)
+
+    def _earlier_answer(self, name: str, known: _OpenSession | None, request: str | int) -> Plain | None:
         """Return the answer that the same request got before, if any."""
-        if known is not None and known.last is not None and known.last["request"] == request:
-            again: dict[str, Any] = known.last["answer"]
-            return again
+        if known is not None and known.last is not None and known.last.request == request:
+            return known.last.answer
         return self._closed.answer(name, request)
 
-    def _close(self, name: str, known: _Open, request: str | int | None) -> dict[str, Any]:
-        answer = known.session.told(known.progress) | {"plan": known.session.plan(known.progress)}
+    def _close(self, name: str, known: _OpenSession, request: str | int | None) -> Plain:
+        answer = known.session.totals(known.progress)
+        answer["plan"] = known.session.plan(known.progress)
         if request is not None:
             self._closed.add(known.id, name, request, answer)
         del self._open[name]
@@ -195,9 +251,10 @@ class PackingSessions:
         return answer
 
     def _take_folder(self) -> None:
-        """Lock the folder.
+        """Lock the folder. An older object of this process gives it up.
 
-        ValueError where another process has it. An older object of this process gives it up.
+        Raises:
+            ValueError: Another process has it.
         """
         place = self._folder.resolve()
         earlier = _HOLDERS.get(place)
@@ -226,21 +283,23 @@ class PackingSessions:
         else:
             self._open[path.stem] = known
 
-    def _write(self, name: str, known: _Open) -> None:
+    def _write(self, name: str, known: _OpenSession) -> None:
         progress = known.progress
-        content: dict[str, Any] = {
-            "format": FORMAT,
-            "id": known.id,
-            "opened": known.session.opened,
-            "events": progress.events,
-        }
-        content |= {"waits": progress.waits, "state": progress.cut, "last": known.last}
+        # A box that waits is written as an event of its own.
+        waits = None if progress.pending is None else progress.pending.to_json()
+        last = None if known.last is None else known.last.to_json()
+        content: Plain = {"format": FORMAT, "id": known.id, "opened": known.session.opened}
+        content["events"] = [event.to_json() for event in progress.events]
+        content["waits"] = waits
+        content["state"] = progress.cut
+        content["last"] = last
         path = self._folder / f"{name}.json"
+        # A program that ends while it writes leaves the older file as it was.
         fresh = path.with_suffix(".json-new")
         fresh.write_text(json.dumps(content), encoding="utf-8")
         publish(fresh, path)
 
-    def _read(self, path: Path) -> _Open:
+    def _read(self, path: Path) -> _OpenSession:
         try:
             if path.stat().st_size > _MOST_KEPT:
                 raise ValueError(f"{path.stat().st_size:,} bytes, more than {_MOST_KEPT:,}")
@@ -249,34 +308,40 @@ class PackingSessions:
             if not isinstance(kept, dict) or kept.get("format") not in _FORMATS or not _NAME.fullmatch(path.stem):
                 raise ValueError(f"no file of {FORMAT!r}")
             # A file of an earlier version has no id: the same file gets the same one again.
-            session_id = kept.get("id", hashlib.sha256(raw).hexdigest()[:12])
+            session_id = kept.get("id", hashlib.sha256(raw).hexdigest()[:_ID_DIGITS])
             if not isinstance(session_id, str) or not _ID.fullmatch(session_id):
                 arguments.refuse(WHERE, "id", "twelve hexadecimal digits", session_id)
             session = PackingSession(kept["opened"], self._device)
             progress = session.restore(kept["events"], kept["waits"], kept.get("state"))
-            return _Open(session, progress, kept["last"], session_id)
+            return _OpenSession(session, progress, _LastRequest.read(kept["last"]), session_id)
         except Exception as error:
             # A file that somebody made up fails in many ways.
             reason = " ".join(str(error).split())[:200] or type(error).__name__
-            raise ValueError(f"PackingSessions: {path} is no session that was kept: {reason}. Move it away") from error
+            raise ValueError(f"PackingSessions: {path} is not a packing session: {reason}. Move it away") from error
 
 
-def _parsed(message: str | bytes) -> dict[str, Any]:
+def _call(session: PackingSession, progress: Progress, asked: _Message) -> tuple[Progress, Plain]:
+    """Make the call that a message asks for."""
+    given = asked.given
+    match asked.do:
+        case "offer":
+            return session.offer(progress, given["boxes"])
+        case "confirm":
+            return session.confirm(progress)
+        case "report":
+            return session.report(progress, given["center"], given["turn"], given.get("sure", False))
+        case "measure":
+            return session.measure(progress, given["heights"], given.get("sure", False))
+        case "undo":
+            return session.undo(progress)
+    raise AssertionError(asked.do)
+
+
+def _parse(message: str | bytes) -> _Message:
     """Parse a message, which must have its keys and no others."""
-    if len(message) > MOST_BYTES:
-        raise ValueError(f"{WHERE}: a message has at most {MOST_BYTES:,} bytes, and this one {len(message):,}")
-    try:
-        text = message if isinstance(message, str) else message.decode()
-        for sign, most in _MOST_SIGNS.items():
-            number = text.count(sign)
-            if number > most:
-                raise ValueError(f"{number:,} times {sign}, of which no message needs more than {most:,}")
-        asked = json.loads(text, parse_constant=_no_number)
-    except (ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:160]
-        raise ValueError(f"{WHERE}: the message is no JSON: {reason}") from None
+    asked = _load(message)
     do = asked.get("do") if isinstance(asked, dict) else None
-    if not isinstance(do, str) or do not in _FIELDS:
+    if not isinstance(asked, dict) or not isinstance(do, str) or do not in _FIELDS:
         raise ValueError(f"{WHERE}: do must be one of {', '.join(_FIELDS)}; got {arguments.shown(do)}")
     known = {*_ALWAYS, *_FIELDS[do], *_OPTIONAL.get(do, ())}
     wanted = set() if do == "open" else set(_FIELDS[do])
@@ -284,15 +349,41 @@ def _parsed(message: str | bytes) -> dict[str, Any]:
         raise ValueError(
             f"{WHERE}: {do} must have {', '.join(('session', *_FIELDS[do]))}; got {', '.join(asked)[:200]}"
         )
-    if not isinstance(asked["session"], str) or not _NAME.fullmatch(asked["session"]):
-        name = asked.pop("session")
-        arguments.refuse(WHERE, "session", "a name of 1 to 64 of a-z, 0-9, _ and -", name)
-    request = asked.get("request", "")
-    if not isinstance(request, str | int) or len(str(request)) > 100:
-        del asked["request"]
-        arguments.refuse(WHERE, "request", "a text or a whole number of at most 100 characters", request)
-    return asked
+    session = asked["session"]
+    if not isinstance(session, str) or not _NAME.fullmatch(session):
+        arguments.refuse(WHERE, "session", "a name of 1 to 64 of a-z, 0-9, _ and -", session)
+    request = _parse_request(asked["request"]) if "request" in asked else None
+    given = {key: value for key, value in asked.items() if key not in _ALWAYS}
+    return _Message(do, session, request, given)
+
+
+def _parse_request(request: object) -> str | int:
+    if not isinstance(request, str | int) or len(str(request)) > _LONGEST_REQUEST:
+        wanted = f"a text or a whole number of at most {_LONGEST_REQUEST} characters"
+        arguments.refuse(WHERE, "request", wanted, request)
+    return request
+
+
+def _load(message: str | bytes) -> object:
+    """Load JSON, after its size and its signs are counted.
+
+    A parser makes an object of every bracket. A short message of brackets alone would fill the memory, so that the size
+    is no limit.
+    """
+    if len(message) > MOST_BYTES:
+        raise ValueError(f"{WHERE}: a message has at most {MOST_BYTES:,} bytes, and this one {len(message):,}")
+    try:
+        text = message if isinstance(message, str) else message.decode()
+        for sign, most in _MOST_SIGNS.items():
+            number = text.count(sign)
+            if number > most:
+                raise ValueError(f"the sign {sign} stands there {number:,} times; no message needs more than {most:,}")
+        loaded: object = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:160]
+        raise ValueError(f"{WHERE}: invalid JSON: {reason}") from None
+    return loaded
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text}, which is no number")
+    raise ValueError(f"{text} is not a number")
