@@ -261,17 +261,17 @@ def test_pictures_are_those_of_the_environment(kind: str) -> None:
 
 
 def test_what_is_wrong_is_said() -> None:
-    with pytest.raises(ValueError, match="GymnasiumVectorEnv: want observations among observation; got horizon"):
+    with pytest.raises(ValueError, match="GymnasiumVectorEnv: observations .*observation, not horizon"):
         GymnasiumVectorEnv(env_of("dishes"), ["horizon"])
     with pytest.raises(ValueError, match="got none"):
         GymnasiumVectorEnv(env_of("dishes"), [])
     with pytest.raises(ValueError, match="output"):
         GymnasiumVectorEnv(env_of("dishes"), output="jax")  # type: ignore[arg-type]
     adapter = GymnasiumVectorEnv(env_of("dishes"))
-    with pytest.raises(gymnasium.error.ResetNeeded, match="want a reset before the first step"):
+    with pytest.raises(gymnasium.error.ResetNeeded, match="GymnasiumVectorEnv.step: .*reset"):
         adapter.step(adapter.action_space.sample())
     adapter.reset()
-    with pytest.raises(ValueError, match=r"want actions of shape \(8, 2\); got \(2,\)"):
+    with pytest.raises(ValueError, match=r"actions .*\(8, 2\).*\(2,\)"):
         adapter.step(np.zeros(2, np.float32))
     adapter.close()
     assert adapter.closed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from typing import Any
+from typing import Any, cast
 
 from torchrl_gpu.envs.workers.shard import Command, Recipe, Shard, Tensors, WorkerDied, WorkerFailed, one_line
 from torchrl_gpu.system.extras import how_to_install
@@ -62,15 +62,13 @@ class RayWorker:
         if os.environ.get("RAY_ADDRESS"):
             ray.init(log_to_driver=True, logging_level=logging.WARNING)
         else:
-            ray.init(
-                log_to_driver=True, logging_level=logging.WARNING, num_cpus=num_workers, include_dashboard=False
-            )
+            ray.init(log_to_driver=True, logging_level=logging.WARNING, num_cpus=num_workers, include_dashboard=False)
 
     def __init__(self, recipe: Recipe, inputs: dict[str, Tensors], results: dict[str, Tensors]) -> None:
         self._inputs = inputs
         self._results = results
         # A handle of Ray has methods that no type checker knows.
-        self._actor: Any = ray.remote(num_cpus=1, max_restarts=0)(Actor).remote()
+        self._actor = cast("Any", ray.remote(num_cpus=1, max_restarts=0)(Actor).remote())
         self._pending = self._actor.make.remote(recipe)
         self._command = ""
         self.name = "an actor of Ray"

@@ -21,11 +21,17 @@ _UNIT = 16
 
 
 class WorkerFailed(RuntimeError):
-    """A worker cannot continue: its environment raised, or it died several times in a row."""
+    """A worker cannot continue.
+
+    Its environment raised an error, or it died several times in a row.
+    """
 
 
 class WorkerDied(Exception):
-    """The process of a worker is gone; the message has the reason, as far as it is known."""
+    """The process of a worker is gone.
+
+    The message has the reason, as far as it is known.
+    """
 
 
 Tensors = dict[NestedKey, Tensor]
@@ -49,7 +55,7 @@ class Command(NamedTuple):
 
 
 class Recipe(NamedTuple):
-    """Class and arguments from which a worker makes its environment, in its own process.
+    """Class and arguments from which a worker makes its environment.
 
     Attributes:
         cls: Class of the environment.
@@ -159,9 +165,7 @@ def axes(whole: Tensors, part: Tensors, num_envs: int, num_in_part: int) -> dict
     return found
 
 
-def _axis_that_differs(
-    shape: tuple[int, ...], other: tuple[int, ...], num_envs: int, num_in_part: int
-) -> int | None:
+def _axis_that_differs(shape: tuple[int, ...], other: tuple[int, ...], num_envs: int, num_in_part: int) -> int | None:
     """Return the one axis in which two shapes differ, by the numbers of environments."""
     if len(shape) != len(other):
         return None
@@ -236,7 +240,7 @@ class SplitTensors:
 
 
 def leaves(tensordict: TensorDictBase, above: str | None = None) -> Tensors:
-    """Return the tensors of a tensordict by key, with `above` before each key if given."""
+    """Return the tensors of a tensordict by key, below `above` if given."""
     found: Tensors = {}
     for key, value in tensordict.items(True, True):
         path = key if isinstance(key, tuple) else (key,)
