@@ -47,7 +47,7 @@ def test_cuda_gets_its_index(word: str | torch.device, index: int) -> None:
 
 @pytest.mark.usefixtures("two_gpus")
 def test_index_that_does_not_exist() -> None:
-    with pytest.raises(ValueError, match=r"get_device: want an index below 2.*; got 'cuda:2'"):
+    with pytest.raises(ValueError, match=r"get_device: .*index.* 2.*'cuda:2'"):
         get_device("cuda:2")
 
 
@@ -55,7 +55,7 @@ def test_index_that_does_not_exist() -> None:
 @pytest.mark.parametrize("word", ["cuda", "cuda:0"])
 def test_cuda_without_cuda_says_why(word: str) -> None:
     with pytest.raises(
-        ValueError, match=rf"get_device: want a usable CUDA device for '{word}'; got none: .*without CUDA"
+        ValueError, match=rf"get_device: .*'{word}'.*without CUDA"
     ):
         get_device(word)
 
@@ -64,7 +64,7 @@ def test_cuda_without_cuda_says_why(word: str) -> None:
     "word", ["gpu", "", "cuda:", "cuda:-1", "cuda:x", "cpu:1", "mps", torch.device("meta"), None, 0]
 )
 def test_other_words_are_refused(word: object) -> None:
-    with pytest.raises(ValueError, match=r"get_device: want auto, cpu, cuda, cuda:N .*; got"):
+    with pytest.raises(ValueError, match=r"get_device: device "):
         get_device(word)  # type: ignore[arg-type]
 
 

@@ -1,12 +1,14 @@
-"""Reinforcement learning whose environment, policy, replay and update live on one device.
+"""Reinforcement learning on one device: environment, policy, replay and update.
 
-Importing this package loads neither torch nor lightning; they come with the first name that needs them.
+Importing this package loads neither torch nor lightning; they come with the first name that needs them. The rooms are
+the folders here, which `docs/architecture.md` describes; what they are for is in `README.md`. Read `envs/episodic.py`
+first, or `cli` for the commands.
 """
 
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torchrl_gpu.device import get_device
@@ -19,7 +21,7 @@ __version__ = "0.1.0"
 __all__ = ["__version__", "get_device"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name == "get_device":
         from torchrl_gpu.device import get_device
 

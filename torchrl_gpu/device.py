@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-_WANTED = "want auto, cpu, cuda, cuda:N or a torch.device of these types"
+_KNOWN = "auto, cpu, cuda, cuda:N or a torch.device of these types"
 
 
 def get_device(device: str | torch.device = "auto") -> torch.device:
-    """The concrete device of a word: `cpu`, or `cuda` with its index.
+    """Return the device that a word names: `cpu`, or `cuda` with its index.
 
     Args:
-        device: "auto" (the current CUDA device where there is one, else the CPU), "cpu", "cuda" (the current one),
+        device: "auto" (the current CUDA device if there is one, else the CPU), "cpu", "cuda" (the current one),
             "cuda:N", or a `torch.device`.
 
     Raises:
@@ -25,7 +25,7 @@ def get_device(device: str | torch.device = "auto") -> torch.device:
     import torch
 
     if not isinstance(device, str | torch.device):
-        raise ValueError(f"get_device: {_WANTED}; got {device!r}")
+        raise ValueError(f"get_device: device must be {_KNOWN}, not {device!r}")
     word = str(device)
     if word == "auto":
         word = "cpu" if cuda_problem() else "cuda"
@@ -33,12 +33,15 @@ def get_device(device: str | torch.device = "auto") -> torch.device:
         return torch.device("cpu")
     match = re.fullmatch(r"cuda(?::(\d+))?", word)
     if match is None:
-        raise ValueError(f"get_device: {_WANTED}; got {word!r}")
+        raise ValueError(f"get_device: device must be {_KNOWN}, not {word!r}")
     return _cuda_device(word, match[1])
 
 
 def cuda_problem() -> str:
-    """Why CUDA cannot be used here, in one line; empty if it can. Initialises CUDA only where nothing else is wrong."""
+    """Return why CUDA cannot be used here, in one line, or "" if it can.
+
+    CUDA is initialised only if nothing else is wrong.
+    """
     import torch
 
     if torch.version.cuda is None:
@@ -47,7 +50,8 @@ def cuda_problem() -> str:
         return ""
     try:
         torch.cuda.init()
-    except Exception as error:  # torch raises RuntimeError, AssertionError or its own types here
+    # Depending on what is wrong, torch raises RuntimeError, AssertionError or a type of its own.
+    except Exception as error:
         text = " ".join(str(error).split()) or type(error).__name__
         return text.split(". ")[0].rstrip(".")
     return "the driver shows no device (is CUDA_VISIBLE_DEVICES empty?)"
@@ -58,16 +62,16 @@ def _cuda_device(word: str, index: str | None) -> torch.device:
 
     problem = cuda_problem()
     if problem:
-        raise ValueError(f"get_device: want a usable CUDA device for {word!r}; got none: {problem}")
+        raise ValueError(f"get_device: no usable CUDA device for {word!r}: {problem}")
     count = torch.cuda.device_count()
     number = torch.cuda.current_device() if index is None else int(index)
     if number >= count:
-        raise ValueError(f"get_device: want an index below {count}, the number of CUDA devices here; got {word!r}")
+        raise ValueError(f"get_device: the index must be below {count}, the number of CUDA devices here, not {word!r}")
     return torch.device("cuda", number)
 
 
 def now(device: torch.device) -> float:
-    """Seconds of a clock, once all that was asked of the device is done."""
+    """Return the seconds of a clock, once the device has finished its work."""
     if device.type == "cuda":
         import torch
 

@@ -44,53 +44,59 @@ class Task:
     classes: tuple[str, ...] = ()
 
 
-_TASKS = [
-    Task(
-        name="packing",
-        environment="torchrl_gpu.envs.packing.env:PackingEnv",
-        suite="torchrl_gpu.evaluation.packing.irregular:packing_suite",
-        scores="torchrl_gpu.evaluation.packing.episodes:SCORES",
-        meanings="torchrl_gpu.policies.packing.meanings:MEANINGS",
-        reader="torchrl_gpu.policies.packing.reading:read_policy",
-        drawing="torchrl_gpu.serving.packing.drawing:drawing_of",
-        evaluations={
-            "bpp10": "torchrl_gpu.cli.packing.protocols:main",
-            "pallets": "torchrl_gpu.cli.packing.protocols:main",
-        },
-        classes=(
-            "torchrl_gpu.policies.packing.scores:PlacementAtoms",
-            "torchrl_gpu.policies.packing.scores:PlacementLogits",
-            "torchrl_gpu.policies.packing.scores:PlacementQuantiles",
-            "torchrl_gpu.policies.packing.scores:PlacementScores",
-            "torchrl_gpu.policies.packing.scores:PlacementValue",
-            "torchrl_gpu.policies.packing.hierarchical.packer:PackerNetworks",
-            "torchrl_gpu.policies.packing.ntuple.tables:PatchTables",
-            "torchrl_gpu.policies.packing.ntuple.refined:RefinedTables",
-        ),
-    ),
-    Task(
-        name="marine",
-        environment="torchrl_gpu.envs.marine.env:MarineNavEnv",
-        suite="torchrl_gpu.evaluation.marine.suite:navigation_suite",
-        scores="torchrl_gpu.evaluation.marine.episodes:SCORES",
-        meanings="torchrl_gpu.policies.marine.meanings:MEANINGS",
-        classes=(
-            "torchrl_gpu.policies.marine.networks:NavigationActor",
-            "torchrl_gpu.policies.marine.networks:NavigationAtoms",
-            "torchrl_gpu.policies.marine.networks:NavigationCritic",
-            "torchrl_gpu.policies.marine.networks:NavigationGaussian",
-            "torchrl_gpu.policies.marine.networks:NavigationQuantileCritic",
-            "torchrl_gpu.policies.marine.networks:NavigationQuantiles",
-            "torchrl_gpu.policies.marine.networks:NavigationScores",
-            "torchrl_gpu.policies.marine.networks:NavigationValue",
-        ),
-    ),
-    Task(
-        name="dishes",
-        environment="torchrl_gpu.envs.dishes.env:DishwashingEnv",
-        meanings="torchrl_gpu.policies.dishes.meanings:MEANINGS",
-    ),
-]
+_PACKING_CLASSES = (
+    "torchrl_gpu.policies.packing.scores:PlacementAtoms",
+    "torchrl_gpu.policies.packing.scores:PlacementLogits",
+    "torchrl_gpu.policies.packing.scores:PlacementQuantiles",
+    "torchrl_gpu.policies.packing.scores:PlacementScores",
+    "torchrl_gpu.policies.packing.scores:PlacementValue",
+    "torchrl_gpu.policies.packing.hierarchical.packer:PackerNetworks",
+    "torchrl_gpu.policies.packing.ntuple.tables:PatchTables",
+    "torchrl_gpu.policies.packing.ntuple.refined:RefinedTables",
+)
+
+_MARINE_CLASSES = (
+    "torchrl_gpu.policies.marine.networks:NavigationActor",
+    "torchrl_gpu.policies.marine.networks:NavigationAtoms",
+    "torchrl_gpu.policies.marine.networks:NavigationCritic",
+    "torchrl_gpu.policies.marine.networks:NavigationGaussian",
+    "torchrl_gpu.policies.marine.networks:NavigationQuantileCritic",
+    "torchrl_gpu.policies.marine.networks:NavigationQuantiles",
+    "torchrl_gpu.policies.marine.networks:NavigationScores",
+    "torchrl_gpu.policies.marine.networks:NavigationValue",
+)
+
+_PACKING = Task(
+    name="packing",
+    environment="torchrl_gpu.envs.packing.env:PackingEnv",
+    suite="torchrl_gpu.evaluation.packing.irregular:packing_suite",
+    scores="torchrl_gpu.evaluation.packing.episodes:SCORES",
+    meanings="torchrl_gpu.policies.packing.meanings:MEANINGS",
+    reader="torchrl_gpu.policies.packing.reading:read_policy",
+    drawing="torchrl_gpu.serving.packing.drawing:drawing_of",
+    evaluations={
+        "bpp10": "torchrl_gpu.cli.packing.protocols:main",
+        "pallets": "torchrl_gpu.cli.packing.protocols:main",
+    },
+    classes=_PACKING_CLASSES,
+)
+
+_MARINE = Task(
+    name="marine",
+    environment="torchrl_gpu.envs.marine.env:MarineNavEnv",
+    suite="torchrl_gpu.evaluation.marine.suite:navigation_suite",
+    scores="torchrl_gpu.evaluation.marine.episodes:SCORES",
+    meanings="torchrl_gpu.policies.marine.meanings:MEANINGS",
+    classes=_MARINE_CLASSES,
+)
+
+_DISHES = Task(
+    name="dishes",
+    environment="torchrl_gpu.envs.dishes.env:DishwashingEnv",
+    meanings="torchrl_gpu.policies.dishes.meanings:MEANINGS",
+)
+
+_TASKS = [_PACKING, _MARINE, _DISHES]
 
 
 def register_task(task: Task) -> None:
@@ -109,7 +115,7 @@ def tasks() -> Iterator[Task]:
 def task_of(kind: type) -> Task | None:
     """Find the task of a class of environments.
 
-    None where no row names it, nor a class that it inherits from.
+    It is None if no row names the class or one that it inherits from.
     """
     for each in kind.__mro__:
         for task in tasks():

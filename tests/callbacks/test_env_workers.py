@@ -69,7 +69,7 @@ def test_a_killed_worker_changes_nothing_and_the_run_resumes_without_workers(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run(tmp_path / "killed", "worker")
-    assert caplog.text.count("was killed by SIGKILL; another one goes on") == 1
+    assert caplog.text.count("was killed by SIGKILL; another one continues") == 1
     fit(module(), tmp_path / "whole", 12, EpisodeCheckpoint())
     fit(module(), tmp_path / "killed", 12, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "killed"), seed=5)
     assert differences(everything(last(tmp_path / "whole")), everything(last(tmp_path / "killed"))) == []
@@ -79,7 +79,7 @@ def test_a_killed_worker_changes_nothing_and_the_run_resumes_without_workers(
 def test_ctrl_c_leaves_no_worker_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(SystemExit):
         run(tmp_path, "all")
-    assert "another one goes on" not in caplog.text  # workers leave Ctrl-C to the run
+    assert "another one continues" not in caplog.text  # workers leave Ctrl-C to the run
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory")

@@ -145,10 +145,10 @@ def test_it_is_measured_only_where_it_may_matter(monkeypatch: pytest.MonkeyPatch
     packing(num_envs=20)
     assert asked == [1]
     with_free(20 * each - 1)
-    with pytest.raises(ValueError, match=r"^PackingEnv: want at most 19 environments on cpu .*; got 20$"):
+    with pytest.raises(ValueError, match=r"^PackingEnv: num_envs .*19 on cpu .* 20$"):
         packing(num_envs=20)
     with_free(20 * least - 1)  # refused at once
-    with pytest.raises(ValueError, match=r"^PackingEnv: want at most 19 environments on cpu .*; got 20$"):
+    with pytest.raises(ValueError, match=r"^PackingEnv: num_envs .*19 on cpu .* 20$"):
         packing(num_envs=20)
     assert asked == [1, 1]
 
@@ -159,10 +159,10 @@ def test_it_is_measured_only_where_it_may_matter(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("number", "each", "device", "free", "message"),
     [
-        (1001, 1024, "cpu", 1000 << 10, "1,000 environments on cpu (1000.0 KiB free, 1.0 KiB each); got 1,001"),
-        (10**6, 47_616, "cuda:0", int(35.2 * 2**30), "793,760 environments on cuda:0 (35.2 GiB free, 46.5 KiB each)"),
-        (2, 800, "cpu", 800, "1 environments on cpu (800 B free"),
-        (2, 3 << 40, "cpu", 3 << 40, "1 environments on cpu (3.0 TiB free"),
+        (1001, 1024, "cpu", 1000 << 10, "1,000 on cpu (1000.0 KiB free, 1.0 KiB each), not 1,001"),
+        (10**6, 47_616, "cuda:0", int(35.2 * 2**30), "793,760 on cuda:0 (35.2 GiB free, 46.5 KiB each)"),
+        (2, 800, "cpu", 800, "1 on cpu (800 B free"),
+        (2, 3 << 40, "cpu", 3 << 40, "1 on cpu (3.0 TiB free"),
     ],
 )
 def test_too_many_are_refused_with_the_number_that_would_fit(
@@ -170,7 +170,7 @@ def test_too_many_are_refused_with_the_number_that_would_fit(
 ) -> None:
     monkeypatch.setattr(memory, "free_bytes", lambda device: free)
     check_fits(free // each, each, torch.device(device))
-    with pytest.raises(ValueError, match=f"^PackingEnv: want at most {re.escape(message)}"):
+    with pytest.raises(ValueError, match=f"^PackingEnv: num_envs must be at most {re.escape(message)}"):
         check_fits(number, each, torch.device(device))
 
 

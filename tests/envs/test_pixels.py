@@ -82,14 +82,14 @@ def test_nothing_is_read_by_the_host() -> None:
 
 
 def test_what_it_cannot_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="FromPixels: want an environment without groups; M has some"):
+    with pytest.raises(ValueError, match="FromPixels: env .*groups.* M "):
         FromPixels(type("M", (MarineNavEnv,), {"pictures": None, "metrics": None})(2, device="cpu"))
-    with pytest.raises(ValueError, match=r"want an environment with `metrics` and `pictures`; got PackingEnv"):
+    with pytest.raises(ValueError, match=r"env .*`pictures`.* PackingEnv"):
         FromPixels(PackingEnv(2, **BINS))
-    with pytest.raises(ValueError, match="FromPixels: want an environment without clip; DishwashingEnv has one"):
+    with pytest.raises(ValueError, match="FromPixels: env .*clip; DishwashingEnv "):
         FromPixels(sink(observe_as="video"))
     monkeypatch.delattr(CountingEnv, "pictures")
-    with pytest.raises(ValueError, match=r"want an environment with `metrics` and `pictures`; got CountingEnv"):
+    with pytest.raises(ValueError, match=r"env .*`pictures`.* CountingEnv"):
         FromPixels(CountingEnv(2))
     for size in ((16,), (16, 0)):
         with pytest.raises(ValueError, match="frame_size"):

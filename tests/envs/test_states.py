@@ -154,9 +154,9 @@ def test_maps_follow_from_heights_whatever_came_with_them(played: dict[str, Batc
 def test_what_is_no_state_at_all() -> None:
     env = packing()
     for given in (None, 3, [1], {}, {1: torch.zeros(1), "a": 3}):
-        with pytest.raises(ValueError, match=r"^PackingEnv\.load_state_dict: want .*; got "):
+        with pytest.raises(ValueError, match=r"^PackingEnv\.load_state_dict: "):
             env.load_state_dict(given)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"want the entries .*; got .*'spare'"):
+    with pytest.raises(ValueError, match=r"entries .*'spare'"):
         env.load_state_dict(env.state_dict() | {"spare": torch.zeros(3)})
     with pytest.raises(ValueError, match=r"^PackingEnv\.load_state_dict: seed must have shape \(\); got \(1,\)$"):
         env.load_state_dict(env.state_dict() | {"seed": torch.zeros(1, dtype=torch.int64)})

@@ -161,20 +161,20 @@ _QUICK = "not trains and not learns"
 _GYMNASIUM, _SB3, _RSL = (f"envs/adapters/test_{name}.py" for name in ("gymnasium", "stable_baselines3", "rsl_rl"))
 ADAPTERS: list[Mutant] = [
     mutant("ends_are_no_truncations", "truncated = done & ~terminated", "truncated = done", _GYMNASIUM),
-    mutant("final_observations", "final = self._seen(after)", "final = self._seen(self._current)", _GYMNASIUM),
+    mutant("final_observations", "final = self._observe(after)", "final = self._observe(self._current)", _GYMNASIUM),
     mutant("arrays_are_copies", "np.array(value.cpu().numpy())", "value.cpu().numpy()", _GYMNASIUM),
     mutant(
         "robots_that_wait_earn_nothing",
-        "= where(there, reward, 0.0), terminated & there",
-        "= reward, terminated & there",
+        "RowResults(where(is_active, reward, 0.0), terminated",
+        "RowResults(reward, terminated",
         "envs/adapters/test_agent_rows.py",
     ),
-    mutant("outcomes_of_whole_episodes", 'over = done & self._rows.flat(after["done"])', "over = done", _GYMNASIUM),
+    mutant("outcomes_of_whole_episodes", 'over = done & self._rows.flatten(after["done"])', "over = done", _GYMNASIUM),
     mutant("time_limits_are_told", "bool(truncated[row])", "not bool(truncated[row])", _SB3, k=_QUICK),
     mutant(
         "terminal_observations",
         'self._infos["final_obs"][row]',
-        "({n: v[row] for n, v in seen.items()} if isinstance(seen, dict) else seen[row])",
+        "({n: v[row] for n, v in observed.items()} if isinstance(observed, dict) else observed[row])",
         _SB3,
         k=_QUICK,
     ),

@@ -40,8 +40,8 @@ EVALUATION: list[Mutant] = [
     ),
     mutant(
         "headline_of_navigation",
-        'plans_name = "success", "worlds"',
-        'plans_name = "arrived", "worlds"',
+        'headline = "success"',
+        'headline = "arrived"',
         "training/test_agents.py",
         k="evaluated and DQN",
     ),

@@ -236,15 +236,15 @@ class RunProgress(TQDMProgressBar):
         return shown
 
     def on_validation_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
-        if hasattr(batch, "say"):
-            batch.say = self.say
+        if hasattr(batch, "announce"):
+            batch.announce = self.say
 
     on_test_batch_start = on_predict_batch_start = on_validation_batch_start  # type: ignore[assignment]
 
     @contextmanager
     def evaluating(self, suite: Any) -> Iterator[None]:
         """Show how far a suite is that is played outside of Lightning's loops."""
-        suite.say = self.say
+        suite.announce = self.say
         self._open_evaluation("evaluating")
         try:
             yield

@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torchrl_gpu.cli.parser import OneLineParser, whole
 from torchrl_gpu.system import arguments
@@ -56,7 +56,7 @@ def write_tables(
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
     result = {"evaluation": name, "arguments": plain}
     result |= {"machine": machine.describe(suite.env.device)}
-    with progress(WHERE) as suite.say:
+    with progress(WHERE) as suite.announce:
         for found in tables:
             result |= found | {"elapsed_s": time.perf_counter() - started}
             if args.output:
@@ -130,7 +130,7 @@ def _by_config(args: argparse.Namespace, words: list[str]) -> tuple[Suite[Any, A
         notes: dict[str, None] = {}
         made = []
         for table in suite.tables(cli.model, options):
-            notes |= dict.fromkeys(table.pop("notes", ()))
+            notes |= dict.fromkeys(cast("list[str]", table.pop("notes", [])))
             made.append(table)
             yield result | {"notes": list(notes), "tables": made}
 

@@ -1,4 +1,8 @@
-"""The shipped runs, found by bare name from any folder."""
+"""Shipped configs of runs, found by name from any folder.
+
+Each is a YAML file of this folder. How one is read is in `torchrl_gpu/cli/lightning_cli.py`. Read `packing_dqn.yaml`
+first.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,14 @@ _FOLDER = Path(__file__).parent
 
 
 def names() -> list[str]:
-    """File names of the shipped configs, sorted."""
+    """Return the file names of the shipped configs, sorted."""
     return sorted(path.name for path in _FOLDER.glob("*.yaml"))
 
 
 def find(name: str) -> str:
-    """Path of a config: the file of that path if there is one, else the shipped config of that name.
+    """Return the path of a config.
+
+    A file of that path comes first, then the shipped config of that name.
 
     Args:
         name: A path, or the name of a shipped config with or without `.yaml`.
@@ -26,4 +32,4 @@ def find(name: str) -> str:
     for candidate in (name, f"{name}.yaml"):
         if candidate in names():
             return str(_FOLDER / candidate)
-    raise FileNotFoundError(f"--config: want a file, or a shipped config ({', '.join(names())}); got {name!r}")
+    raise FileNotFoundError(f"--config: {name!r} is neither a file nor a shipped config ({', '.join(names())})")

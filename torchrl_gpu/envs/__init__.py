@@ -1,7 +1,11 @@
-"""Batched environments whose state never leaves the device."""
+"""Batched environments whose state never leaves the device.
+
+Tasks are in folders of their names, adapters to other libraries in `adapters`, worker processes in `workers`. Policies
+are in `torchrl_gpu.policies`, training in `torchrl_gpu.training`. Read `episodic.py` first, then `base.py`.
+"""
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torchrl_gpu.envs.adapters.rsl_rl import RslRlVecEnv
 from torchrl_gpu.envs.base import BatchedEnv
@@ -28,10 +32,12 @@ __all__ = [
     "Sb3VecEnv",
 ]
 
+# Adapters that need an extra are imported at first use, by the modules that hold them.
 _OF_EXTRAS = {"GymnasiumVectorEnv": "gymnasium", "Sb3VecEnv": "stable_baselines3"}
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name in _OF_EXTRAS:
-        return getattr(importlib.import_module(f"{__name__}.adapters.{_OF_EXTRAS[name]}"), name)
+        module = importlib.import_module(f"{__name__}.adapters.{_OF_EXTRAS[name]}")
+        return getattr(module, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,13 +1,16 @@
-"""Memory use of environments, free memory, and placement of stores of frames and transitions."""
+"""Memory: how much environments take, how much is free, and where stores are kept.
+
+A store holds frames or transitions.
+"""
 
 from __future__ import annotations
 
 import gc
 import logging
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import torch
 from tensordict import TensorDictBase
@@ -21,34 +24,61 @@ _LOG = logging.getLogger(__name__)
 Held = TypeVar("Held", Tensor, TensorDictBase)
 
 SHARE = 0.8
-"""Of the free memory, what stores of frames and transitions may take; what learns from them needs the rest."""
+"""Share of the free memory that stores of frames and transitions may take.
+
+Whatever learns from them needs the rest.
+"""
 
 Placement = Literal["auto", "device", "host"]
 """Where a store is kept; "auto" is the device where it fits, else the host."""
 
-MOST_TIMES_LEAST = 8  # a step takes up to five times what is always taken
-_MOST_UNMEASURED = 8  # environments: fewer are too few to measure how much one takes
+# A step takes up to five times what an environment always holds. Beyond this factor, measuring cannot change the
+# answer.
+MOST_TIMES_LEAST = 8
+
+# Environments too few to measure how much one takes.
+_MOST_UNMEASURED = 8
+
 _MEMINFO = Path("/proc/meminfo")
-_FEW, _MORE, _STEPS = 2, 4, 2  # the second step is made while the first is still held
+
+# Numbers of environments whose peaks are compared. Two steps are made, since the second runs while the result of the
+# first is still held.
+_FEW = 2
+_MORE = 4
+_STEPS = 2
 
 
 class LiveBytes(TorchDispatchMode):
-    """Dispatch mode that counts the bytes of live tensors made under it: what a device would hold, on any device.
+    """Dispatch mode that counts the bytes of the live tensors made under it.
 
-    What a kernel allocates and frees inside itself is not seen, nor is an allocator's rounding. `live` are the bytes
-    now, `peak` the most after any operator since the mode was entered, or since `restart_peak`.
+    That is what a device would hold, on any device: an allocator's statistics exist for CUDA alone. Memory that a
+    kernel allocates and frees inside itself is not seen, nor is an allocator's rounding.
+
+    Attributes:
+        live: Bytes now.
+        peak: Most bytes after any operator since the mode was entered, or since `restart_peak`.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.live = self.peak = 0
-        self._sizes: dict[int, int] = {}  # bytes of each storage, by the address of its object
+        self.live = 0
+        self.peak = 0
+        # Bytes of each storage, by the address of its C++ object.
+        self._sizes: dict[int, int] = {}
 
     def restart_peak(self) -> None:
+        """Forget the peak so far."""
         self.peak = self.live
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        # Storages of inputs that are not in `_sizes` were made before the mode was entered, and do not count.
         known = {each.untyped_storage()._cdata for each in given}
         out = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(out):
@@ -59,11 +89,13 @@ class LiveBytes(TorchDispatchMode):
 
     def _count(self, tensor: Tensor, known: set[int]) -> None:
         storage = tensor.untyped_storage()
-        address, size = storage._cdata, storage.nbytes()
-        if address in self._sizes:  # an `out` may have grown
+        address = storage._cdata
+        size = storage.nbytes()
+        if address in self._sizes:
+            # An operator may have enlarged its `out`.
             self.live += size - self._sizes[address]
             self._sizes[address] = size
-        elif address not in known:  # else made before the mode was entered
+        elif address not in known:
             self.live += size
             self._sizes[address] = size
             weakref.finalize(storage, self._forget, address)
@@ -73,31 +105,38 @@ class LiveBytes(TorchDispatchMode):
 
 
 def measure_bytes_per_env(make: Callable[[int], BatchedEnv], act: Callable[[TensorDictBase], Tensor]) -> int:
-    """Peak bytes of one environment during `step, current = env.step_and_maybe_reset(current)`, by `LiveBytes`.
+    """Return the peak bytes of one environment during a step with a reset.
 
-    Counted is the growth from a few environments, which `make` makes, to a few more, so that what any number shares is
-    left out. So is the action, which `act` returns for their observations.
+    `LiveBytes` counts them. That is the growth from a few environments, which `make` makes, to a few more, so that what
+    any number of them shares does not count. Nor does the action, which `act` returns for their observations.
     """
-    return max(1, -(-(_peak(make, _MORE, act) - _peak(make, _FEW, act)) // (_MORE - _FEW)))
+    growth = _peak(make, _MORE, act) - _peak(make, _FEW, act)
+    per_env = -(-growth // (_MORE - _FEW))
+    return max(1, per_env)
 
 
 @torch.no_grad()
 def _peak(make: Callable[[int], BatchedEnv], num_envs: int, act: Callable[[TensorDictBase], Tensor]) -> int:
-    gc.freeze()  # the collection below is to look at what is made here, not at all that the process holds
+    # The collection below should visit what is made here, not all objects of the process.
+    gc.freeze()
     try:
         with LiveBytes() as counter:
             env = make(num_envs)
-            step, current, peak = None, env.reset(), 0
-            gc.collect()  # what TorchRL leaves in cycles while it is built
+            # `step` stays alive until the end, as with a caller that keeps its last step.
+            step = None
+            current = env.reset()
+            peak = 0
+            # Constructors of TorchRL leave tensors in reference cycles.
+            gc.collect()
             for _ in range(_STEPS):
                 current["action"] = act(current)
                 counter.restart_peak()
                 step = env.step(current)
-                shown = env._step_mdp(step)
+                observed = env._step_mdp(step)
                 # A reset takes the most.
-                current = env.maybe_reset(shown.set("done", torch.ones_like(shown["done"])))
+                current = env.maybe_reset(observed.set("done", torch.ones_like(observed["done"])))
                 peak = max(peak, counter.peak)
-        del step  # held until here, as a caller that keeps the last step holds it
+        del step
         return peak
     finally:
         gc.unfreeze()
@@ -111,9 +150,17 @@ def check_fits(
     measure: Callable[[], int] | None = None,
     where: str = "PackingEnv",
 ) -> None:
-    """Raises ValueError, with the number that would fit, where there is not memory enough for all environments.
+    """Check that there is enough memory for all environments.
 
-    Each takes `least` bytes or more, or as many as `measure` returns, which is called only where that may decide.
+    Args:
+        num_envs: N.
+        least: Bytes that an environment takes, or more.
+        device: Where they are to be.
+        measure: Returns the bytes that one takes. It is slow, and only called if its answer may decide.
+        where: Beginning of the error message.
+
+    Raises:
+        ValueError: There is not; the message says how many would fit.
     """
     budget = free_bytes(device)
     if budget is None:
@@ -122,15 +169,15 @@ def check_fits(
     per_env = measure() if measure is not None and may_decide else least
     if num_envs * per_env > budget:
         raise ValueError(
-            f"{where}: want at most {budget // per_env:,} environments on {device}"
-            f" ({_readable(budget)} free, {_readable(per_env)} each); got {num_envs:,}"
+            f"{where}: num_envs must be at most {budget // per_env:,} on {device}"
+            f" ({_readable(budget)} free, {_readable(per_env)} each), not {num_envs:,}"
         )
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Free memory for tensors on a device, bytes; None where it is not known.
+    """Return the free memory of a device, bytes, or None if it is not known.
 
-    On CUDA the driver's free memory counts and what torch's allocator holds unused; on a CPU the memory that the
+    On CUDA that is the driver's free memory and what torch's allocator holds unused; on a CPU the memory that the
     system reports as available without swapping.
     """
     if device.type == "cuda":
@@ -146,10 +193,17 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def place(where: str, what: str, needed: int, device: torch.device, wanted: Placement = "auto") -> torch.device:
-    """Device of a store of `needed` bytes: by "auto" the one that reads it, or, logged, the host.
+    """Choose the device of a store.
 
-    That is where it takes more than `SHARE` of the device's free memory. `where` and `what` name the owner and what is
-    stored, in the plural, such as "frames".
+    With "auto" that is the device which reads it, or the host if it would take more than `SHARE` of that device's free
+    memory. That is logged.
+
+    Args:
+        where: Owner of the store, for messages.
+        what: What it stores, in the plural, such as "frames".
+        needed: Its bytes.
+        device: The device which reads it.
+        wanted: Where it is to be kept.
     """
     host = torch.device("cpu")
     if wanted != "auto" or device.type == "cpu":
@@ -163,14 +217,15 @@ def place(where: str, what: str, needed: int, device: torch.device, wanted: Plac
 
 
 class Staging:
-    """Copies tensors from host memory to a device, without waiting for it where memory can be pinned.
+    """Copy of tensors from host memory to a device, which does not wait.
 
-    Where it cannot, the plain copy does the same, more slowly; that is logged once, with the owner `where` and the
-    name of `what` is copied, such as "clips".
+    Not to wait takes pinned memory. If pinning fails, the plain copy does the same, more slowly. It is logged once,
+    with the owner `where` and the name of `what` is copied, such as "clips".
     """
 
     def __init__(self, where: str, what: str, device: torch.device) -> None:
-        self.device, self._warning = device, f"{where}: {what} are copied from pageable memory, as pinning failed"
+        self.device = device
+        self._warning = f"{where}: {what} are copied from pageable memory, as pinning failed"
         self._pins = device.type == "cuda"
 
     def __call__(self, held: Held) -> Held:
@@ -184,8 +239,12 @@ class Staging:
 
 
 def _readable(size: int) -> str:
-    """Text of a number of bytes with a unit: 512 B, 46.5 KiB, 35.2 GiB."""
-    value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while value >= 1024 and len(units) > 1:
-        value, units = value / 1024, units[1:]
-    return f"{value:.0f} {units[0]}" if units[0] == "B" else f"{value:.1f} {units[0]}"
+    """Write a number of bytes with a unit: 512 B, 46.5 KiB, 35.2 GiB."""
+    if size < 1024:
+        return f"{size} B"
+    value = float(size)
+    for unit in ("KiB", "MiB", "GiB"):
+        value /= 1024
+        if value < 1024:
+            return f"{value:.1f} {unit}"
+    return f"{value / 1024:.1f} TiB"

@@ -10,7 +10,7 @@ on a CPU.
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -19,13 +19,16 @@ from torch import Tensor
 
 from torchrl_gpu.envs import counter_rng
 
-MOST_AXES = 4  # of what is drawn
-_LANES = 256  # draws of a program
+# Axes that what is drawn may have.
+MOST_AXES = 4
+
+# Draws of one program.
+_LANES = 256
 
 
 @triton.jit
 def mixed(x):
-    """As `counter_rng.mix`, of int64."""
+    """Hash int64 numbers as `counter_rng.mix` does."""
     x = x & 0xFFFFFFFF
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
     x = ((x ^ (x >> 15)) * 0x846CA68B) & 0xFFFFFFFF
@@ -34,7 +37,7 @@ def mixed(x):
 
 @triton.jit
 def drawn(mixed_key, counter):
-    """As `counter_rng.draw_bits`, of a mixed key."""
+    """Draw as `counter_rng.draw_bits` does, by a key that is mixed already."""
     return mixed(mixed_key ^ mixed(counter.to(tl.int64) + 0x9E3779B9))
 
 
@@ -50,11 +53,11 @@ def draw_kernel(
     key_0, key_1, key_2, key_3, counter_0, counter_1, counter_2, counter_3,
     KIND: tl.constexpr, T: tl.constexpr,
 ):  # fmt: skip
-    """T draws of one kind.
+    """Draw T times by one kind.
 
     Kinds are "bits", "uniform" numbers, "integers", integers "until" an end, −1 from there on, and keys of an
     "episode". The axes of what is drawn have the lengths `length_0` to `length_3`; key and counter have strides along
-    each.
+    each, so that they need not be copied to be broadcast.
     """
     index = tl.program_id(0) * T + tl.arange(0, T)
     there = index < size
@@ -72,7 +75,8 @@ def draw_kernel(
         name = drawn(mixed(tl.zeros([T], tl.int64) + seed), name)
     bits = drawn(mixed(name), place)
     if KIND == "uniform":
-        found = (bits >> 8).to(tl.float32) * 5.9604644775390625e-08  # 2⁻²⁴
+        # The factor is 2⁻²⁴.
+        found = (bits >> 8).to(tl.float32) * 5.9604644775390625e-08
     elif KIND == "integers":
         found = bits * high >> 32
     elif KIND == "until":
@@ -84,7 +88,7 @@ def draw_kernel(
 
 
 def covers(key: Tensor, counter: Tensor) -> bool:
-    """True for a key and a counter that the kernel can draw by."""
+    """Return whether the kernel can draw by a key and a counter."""
     if not key.dtype == counter.dtype == torch.int64 or key.device != counter.device:
         return False
     shape = torch.broadcast_shapes(key.shape, counter.shape)
@@ -92,15 +96,24 @@ def covers(key: Tensor, counter: Tensor) -> bool:
 
 
 def draw(kind: str, key: Tensor, counter: Tensor, *, seed: int = 0, high: int = 0, end: int = 0) -> Tensor:
-    """Draws of one of the kinds of `draw_kernel`, of the broadcast shape.
+    """Draw by one of the kinds of `draw_kernel`, in the broadcast shape.
 
-    `seed` names the episodes, `high` is what integers are below, `end` the counter from which they are −1.
+    Args:
+        kind: Of `draw_kernel`.
+        key: Names sequences of draws, int64.
+        counter: Positions in them, int64.
+        seed: Of keys of an "episode".
+        high: What integers are below.
+        end: Counter from which integers "until" it are −1.
     """
     key, counter = torch.broadcast_tensors(key, counter)
     dtype = torch.float32 if kind == "uniform" else torch.int64
     out = torch.empty(key.shape, dtype=dtype, device=key.device)
-    lengths, strides = _padded(key.shape, 1), (*_padded(key.stride(), 0), *_padded(counter.stride(), 0))
-    seed = seed - 2**32 if seed >= 2**31 else seed  # its low 32 bits count, of an int32
+    lengths = _pad(key.shape, 1)
+    strides = (*_pad(key.stride(), 0), *_pad(counter.stride(), 0))
+    # Triton makes a number of 2**31 or more an int64, which would compile a second kernel. The low 32 bits count.
+    if seed >= 2**31:
+        seed -= 2**32
     if out.numel():
         with torch.cuda.device(key.device) if key.is_cuda else contextlib.nullcontext():
             draw_kernel[(triton.cdiv(out.numel(), _LANES),)](
@@ -110,23 +123,32 @@ def draw(kind: str, key: Tensor, counter: Tensor, *, seed: int = 0, high: int = 
     return out
 
 
-def _padded(numbers: Any, fill: int) -> tuple[int, ...]:
+def _pad(numbers: Sequence[int], fill: int) -> tuple[int, ...]:
+    """Put `fill` before numbers of axes, up to `MOST_AXES`."""
     return (*[fill] * (MOST_AXES - len(numbers)), *numbers)
 
 
 def self_test(device: str) -> str:
-    """Difference from torch on a device, in one line, or "" for none."""
+    """Return how draws on a device differ from those of torch, or "" if they do not."""
     there = torch.device(device)
     key = torch.tensor([0, 1, -1, 2**31, 2**32 - 1, 2**63 - 1, -(2**63)], dtype=torch.int64, device=there)
     counter = torch.arange(-70, 70, dtype=torch.int64, device=there).view(2, 70)
-    for shape in (key, key[:, None, None]):
-        drawn_by = shape, counter[0, :7] if shape is key else counter
-        bits = counter_rng.bits_in_torch(*drawn_by)
-        wanted = {"bits": bits, "integers": bits * 1000 >> 32, "uniform": (bits >> 8).float() * 2.0**-24}
-        wanted["until"] = torch.where(drawn_by[1] < 9, wanted["integers"], -1)
-        first = counter_rng.bits_in_torch(torch.full_like(drawn_by[0], 2**32 - 5), drawn_by[0])
-        wanted["episode"] = counter_rng.bits_in_torch(first, drawn_by[1])
-        for kind, numbers in wanted.items():
-            if not torch.equal(draw(kind, *drawn_by, seed=2**32 - 5, high=1000, end=9), numbers):
-                return f"{kind} drawn for {tuple(numbers.shape)} keys and counters are others than those of torch"
+    # Once without broadcasting, and once with it.
+    return _difference(key, counter[0, :7]) or _difference(key[:, None, None], counter)
+
+
+def _difference(key: Tensor, counter: Tensor) -> str:
+    bits = counter_rng.bits_in_torch(key, counter)
+    integers = bits * 1000 >> 32
+    first = counter_rng.bits_in_torch(torch.full_like(key, 2**32 - 5), key)
+    expected = {
+        "bits": bits,
+        "integers": integers,
+        "uniform": (bits >> 8).float() * 2.0**-24,
+        "until": torch.where(counter < 9, integers, -1),
+        "episode": counter_rng.bits_in_torch(first, counter),
+    }
+    for kind, numbers in expected.items():
+        if not torch.equal(draw(kind, key, counter, seed=2**32 - 5, high=1000, end=9), numbers):
+            return f"{kind} drawn for {tuple(numbers.shape)} keys and counters differ from those of torch"
     return ""

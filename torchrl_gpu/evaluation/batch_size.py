@@ -1,4 +1,4 @@
-"""Number of episodes that are evaluated side by side: as many as fit into memory."""
+"""Number of episodes that are evaluated side by side, by the free memory."""
 
 from __future__ import annotations
 
@@ -10,19 +10,26 @@ from torchrl_gpu.envs.memory import LiveBytes, free_bytes
 from torchrl_gpu.evaluation.results import evaluation
 from torchrl_gpu.policies.policy import Policy
 
-# Of the free memory: what kernels and convolutions take inside themselves is in no estimate.
+# Share of the free memory that is used. What kernels and convolutions allocate inside is in no estimate.
 _SHARE = 0.5
 
-# On a CPU more episodes side by side are played no faster.
-MOST_ON_CPU = 1 << 30  # bytes
+# Most bytes on a CPU, where more episodes side by side are played no faster.
+MOST_ON_CPU = 1 << 30
 
 
 def num_side_by_side(
     num_episodes: int, per_episode: int, device: torch.device, free: int | None = None, most_on_cpu: int = MOST_ON_CPU
 ) -> int:
-    """Number of episodes of a batch, at least 1.
+    """Return the number of episodes of a batch, at least 1.
 
-    All batches of an evaluation have this size, or one less in the last.
+    Batches are made equal in size, since a last one of a few episodes would take as long as a full one.
+
+    Args:
+        num_episodes: Of all batches.
+        per_episode: Bytes of one.
+        device: Where they are played.
+        free: Free bytes of the device; None to ask for them.
+        most_on_cpu: Most bytes of a batch on a CPU.
     """
     free = free_bytes(device) if free is None else free
     allowed = most_on_cpu if free is None else int(_SHARE * free)
@@ -34,23 +41,23 @@ def num_side_by_side(
 
 
 def episode_bytes(env: BatchedEnv, policy: Policy) -> int:
-    """Most bytes that one episode takes while it is played.
+    """Return the most bytes that one episode takes while it is played.
 
-    They are the environment's part and `decision_bytes`. The environment's is `bytes_per_env` where it has that, else
-    counted in one step. Begins the episodes of `env` anew.
+    They are the environment's part and `decision_bytes`. The environment's part is its `bytes_per_env` if it has that,
+    otherwise it is counted in one step. The episodes of `env` begin anew.
     """
     own = getattr(env, "bytes_per_env", None)
     return (_step_bytes(env, policy) if own is None else own) + decision_bytes(env, policy)
 
 
 def decision_bytes(env: BatchedEnv, policy: Policy) -> int:
-    """Most bytes that a policy takes to decide for one row, beyond what it holds.
+    """Return the most bytes that a policy takes to decide for one row.
 
-    They are counted while it decides for two rows.
+    Its weights do not count. One row and two are compared, since the first may take what all rows share.
     """
     with evaluation(env, policy) as current:
         one = current[:1]
-        # A first call makes what is made once, such as maps of all items.
+        # A first call makes what a policy keeps, such as maps of all items.
         policy(one.clone())
         first = _peak(policy, torch.cat([one]))
         second = _peak(policy, torch.cat([one, one]))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from rich.table import Table
@@ -16,21 +16,25 @@ from torch import Tensor
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.viewable import viewable
 from torchrl_gpu.evaluation.estimates import comparison_table, estimate
+from torchrl_gpu.evaluation.reports import PlainData
 from torchrl_gpu.evaluation.results import DecisionClock, Results, evaluation
-from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite
+from torchrl_gpu.evaluation.suite import UNSEEN_SEED, AnySuite, Suite
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.tasks import load_part, task_of
 
-# Of a film.
+# Pictures of a film.
 MOST_FRAMES = 150
 
-# Of an episode.
+# Steps of an episode, which else might never end.
 MOST_STEPS = 10_000
+
+Actions = dict[str, list[object]]
+"""Actions of one episode, step by step, by the names of their keys."""
 
 Watch = Callable[[BatchedEnv, int, Tensor], None]
 """Called with the environment, the number of steps, and which episodes have just ended, (N,) bool.
 
-The environment still shows their ends.
+The environment is still in the state of their ends.
 """
 
 
@@ -39,16 +43,16 @@ class EpisodeResults(Results):
     """Results of E episodes of any environment, (E,) each.
 
     Attributes:
-        returned: Sums of rewards, float64; means over the agents where there are several.
+        returned: Sums of rewards, float64; with several agents, means over them.
         length: Steps, int64.
         outcomes: By name, float64 or bool.
-        actions: Of each episode, step by step, by key; empty where they were not asked for.
+        actions: Of each episode; empty unless they were kept.
     """
 
     returned: Tensor
     length: Tensor
     outcomes: dict[str, Tensor]
-    actions: list[dict[str, list[Any]]]
+    actions: list[Actions]
 
     def per_episode(self) -> dict[str, Tensor]:
         return self.outcomes | {"return": self.returned, "length": self.length}
@@ -58,9 +62,11 @@ class EpisodeResults(Results):
 
 
 class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
-    """Episodes of any `BatchedEnv`, by return, length and its named outcomes.
+    """Episodes of any `BatchedEnv`, with return, length and its named outcomes.
 
-    An episode counts as it is after `max_steps`; other arguments are as in `Suite`.
+    Args:
+        env, pictures, num_episodes, batch_size: As in `Suite`.
+        max_steps: Steps after which an episode is cut off.
     """
 
     def __init__(
@@ -85,10 +91,13 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
     def evaluate(
         self, env: BatchedEnv, policy: Policy, num_episodes: int, watch: Watch = lambda env, step, ended: None
     ) -> EpisodeResults:
-        """As in the base class. A row that is over goes on with episodes that nobody counts."""
+        """Play the first episode of the first rows, greedily.
+
+        A row whose episode is over plays further ones, which do not count.
+        """
         self._policy = policy
         clock = DecisionClock(env.device)
-        actions: list[dict[str, list[Any]]] = []
+        actions: list[Actions] = []
         if self._keeps_actions:
             actions = [{} for _ in range(num_episodes)]
 
@@ -102,17 +111,17 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
         def watch_ends(step: int, reward: Tensor, ended: Tensor) -> None:
             watch(env, step, ended)
 
-        ends = play_first(env, policy, num_episodes, self.max_steps, choose, watch_ends)
+        played = play_first(env, policy, num_episodes, self.max_steps, choose, watch_ends)
         outcomes = {}
-        for name, values in ends.outcomes.items():
+        for name, values in played.outcomes.items():
             outcomes[name] = values if values.dtype is torch.bool else values.double()
         return EpisodeResults(
-            returned=ends.returned, length=ends.length, outcomes=outcomes, actions=actions, **clock.times()
+            returned=played.returned, length=played.length, outcomes=outcomes, actions=actions, **clock.times()
         )
 
-    def table(self, results: dict[str, EpisodeResults], name: str) -> tuple[Table, dict[str, Any]]:
+    def table(self, results: dict[str, EpisodeResults], name: str) -> tuple[Table, PlainData]:
         columns = {}
-        rows = []
+        rows: list[PlainData] = []
         for policy, each in results.items():
             per_episode = each.per_episode()
             milliseconds = torch.tensor([each.decision_ms], dtype=torch.float32, device="cpu")
@@ -130,17 +139,17 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
             )
         return comparison_table(columns, f"{self.num_episodes} episodes"), {"policies": rows}
 
-    def plan(self, policy: Policy, folder: Path) -> list[dict[str, Any]]:
-        """As in the base class; keeps the actions."""
+    def plan(self, policy: Policy, folder: Path) -> list[PlainData]:
+        # Actions of all episodes take memory, so they are only kept here.
         self._keeps_actions = True
         try:
             return super().plan(policy, folder)
         finally:
             self._keeps_actions = False
 
-    def plans(self, results: EpisodeResults) -> list[dict[str, Any]]:
+    def plans(self, results: EpisodeResults) -> list[PlainData]:
         per_episode = {name: values.tolist() for name, values in results.per_episode().items()}
-        plans = []
+        plans: list[PlainData] = []
         for episode, actions in enumerate(results.actions):
             reached = {name: values[episode] for name, values in per_episode.items()}
             plans.append({"episode": episode, **reached, "actions": actions})
@@ -149,22 +158,22 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
     # -- pictures ---------------------------------------------------------------------------------------------------
 
     def pictures(self, num: int, width: int) -> Tensor:
-        """Ends of the first episodes, which are played again to be drawn."""
-        shown: dict[int, Tensor] = {}
+        """Draw the ends of the first episodes, which are played again for that."""
+        drawn: dict[int, Tensor] = {}
 
         def watch(env: BatchedEnv, step: int, ended: Tensor) -> None:
             for row in ended[:num].nonzero().flatten().tolist():
-                shown[row] = _picture(env, row, width)
+                drawn[row] = _picture(env, row, width)
 
         self._replay(0, watch)
-        return torch.stack([shown[row] for row in sorted(shown)])
+        return torch.stack([drawn[row] for row in sorted(drawn)])
 
     def draw(self, folder: Path) -> None:
         """Write the episode of median headline as `episode.png` and `episode.gif`.
 
         It is played again to be drawn.
         """
-        # Imports PIL, which runs without pictures do without.
+        # This imports PIL, which runs without pictures do not need.
         from torchrl_gpu.envs.pictures import save_gif, save_png
 
         assert self.last is not None
@@ -183,6 +192,7 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
         save_gif(torch.stack(frames), folder / "episode.gif", fps=12.0)
 
     def _replay(self, index: int, watch: Watch) -> None:
+        """Play the batch again that holds an episode."""
         assert self._batch is not None
         assert self._policy is not None
         env = self._batch[0]
@@ -194,9 +204,9 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
 
 
 def _keep_actions(
-    chosen: TensorDictBase, keys: Sequence[NestedKey], running: list[int], actions: list[dict[str, list[Any]]]
+    chosen: TensorDictBase, keys: Sequence[NestedKey], running: list[int], actions: list[Actions]
 ) -> None:
-    """Append the actions of the running episodes to those kept, by the names of their keys."""
+    """Append the actions of the running episodes to those that are kept."""
     for key in keys:
         name = key if isinstance(key, str) else "/".join(key)
         rows = chosen.get(key).tolist()
@@ -204,8 +214,8 @@ def _keep_actions(
             actions[episode].setdefault(name, []).append(rows[episode])
 
 
-class Ends(NamedTuple):
-    """Ends of E episodes, on the CPU.
+class PlayedEpisodes(NamedTuple):
+    """Outcomes of E episodes, on the CPU.
 
     Attributes:
         returned: Sums of rewards, (E,) float64.
@@ -225,19 +235,19 @@ def play_first(
     max_steps: int,
     choose: Callable[[TensorDictBase, Tensor], TensorDictBase],
     watch: Callable[[int, Tensor, Tensor], None] = lambda step, reward, ended: None,
-) -> Ends:
+) -> PlayedEpisodes:
     """Play the first episode of some rows.
 
-    A row that is over goes on with episodes that nobody counts.
+    A row whose episode is over plays further ones, which do not count: to leave it out would change the batch.
 
     Args:
         env: Begins anew.
         policy: Acts in it, by `choose`.
         num_episodes: How many of the first rows count.
-        max_steps: An episode counts as it is after so many steps.
-        choose: Gives the decision for observations; its second argument is which rows are over, (N,) bool.
-        watch: Called with the number of each step, its rewards (N,), and which rows it ended, (N,) bool; before the
-            first step, too.
+        max_steps: Steps after which an episode is cut off.
+        choose: Returns the decision for observations. Its second argument is which rows are over, (N,) bool.
+        watch: Called before the first step and after each step, with its number, its rewards (N,), and which rows it
+            ended, (N,) bool.
     """
     over = torch.arange(env.num_envs, device=env.device, dtype=torch.int64) >= num_episodes
     length = torch.zeros_like(over, dtype=torch.int64)
@@ -251,7 +261,7 @@ def play_first(
             stepped = env.step(choose(current, over))
             after = stepped["next"]
             rewards = [after.get(key).reshape(env.num_envs, -1) for key in env.reward_keys]
-            # The mean over the agents, where there are several.
+            # With several agents, the mean over them.
             reward = torch.cat(rewards, 1).double().mean(1)  # (N,)
             length += ~over
             returned += torch.where(over, 0.0, reward)
@@ -263,11 +273,11 @@ def play_first(
             over = over | ended
             current = env.maybe_reset(env.step_mdp(stepped))
     found = {name: values[:num_episodes].cpu() for name, values in outcomes.items()}
-    return Ends(returned[:num_episodes].cpu(), length[:num_episodes].cpu(), found)
+    return PlayedEpisodes(returned[:num_episodes].cpu(), length[:num_episodes].cpu(), found)
 
 
 def has_pictures(env: object) -> bool:
-    """Whether an environment can be drawn."""
+    """Return whether an environment can be drawn."""
     try:
         return bool(viewable(env))
     except ValueError:
@@ -283,9 +293,9 @@ def _picture(env: BatchedEnv, row: int, width: int) -> Tensor:
 
 
 def score_names(env: BatchedEnv) -> tuple[str, ...] | None:
-    """Patterns of the names of an environment's scores.
+    """Return patterns of the names of an environment's scores.
 
-    None where its suite is registered by somebody else.
+    They are None if somebody else has registered its suite.
     """
     if suite_for.dispatch(type(env)) is not suite_for.dispatch(object):
         return None
@@ -299,15 +309,15 @@ def score_names(env: BatchedEnv) -> tuple[str, ...] | None:
 @singledispatch
 def suite_for(
     env: BatchedEnv, num_episodes: int, *, seed: int = UNSEEN_SEED, pictures: bool = True, batch_size: int | None = None
-) -> Suite[Any, Any]:
-    """Episodes like those of an environment, decided by another seed.
+) -> AnySuite:
+    """Return episodes like those of an environment, but of another seed.
 
-    The environment is left as it is. An environment of your own may have a suite of its own: `suite_for.register` a
-    function of it. Other arguments are as in `Suite`.
+    The environment is not changed. An environment of your own may have a suite of its own: `suite_for.register` a
+    function that makes it. Other arguments are as in `Suite`.
     """
     task = task_of(type(env))
     if task is not None and task.suite:
-        make: Callable[..., Suite[Any, Any]] = load_part(task.suite)
+        make: Callable[..., AnySuite] = load_part(task.suite)
         return make(env, num_episodes, seed=seed, pictures=pictures, batch_size=batch_size)
     unseen = env.like(1, seed=seed)
     unseen.renumber(0)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from rich.table import Table
 from torch import Tensor
 
+from torchrl_gpu.evaluation.reports import PlainData
+
+# Differences up to this come from rounding.
 _ROUNDING = 1e-6
 
 # Errors from this many of the last digit on are written with one digit, see `percent`.
@@ -34,7 +36,7 @@ Columns = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over cases and its standard error, None of one case alone."""
+    """Mean over cases, and its standard error, which one case alone does not have."""
 
     mean: float
     error: float | None
@@ -46,9 +48,9 @@ class Estimate:
 
 
 def estimate(values: Tensor) -> Estimate:
-    """Mean and standard error of values (E,), E ≥ 1.
+    """Return mean and standard error of values (E,), E ≥ 1.
 
-    Of flags the error is that of a share, see `share_error`.
+    For flags the error is that of a share, see `share_error`.
     """
     if values.dtype is torch.bool and len(values) > 1:
         share = values.double().mean().item()
@@ -58,22 +60,28 @@ def estimate(values: Tensor) -> Estimate:
 
 
 def standard_error(values: Tensor) -> float | None:
-    """Standard error of the mean of values (E,), in their own dtype, None of one value."""
+    """Return the standard error of the mean of values (E,), or None for one value.
+
+    It is computed in the dtype of the values.
+    """
     if len(values) < 2:
         return None
     return (values.std() / len(values) ** 0.5).item()
 
 
 def paired(values: Tensor, reference: Tensor) -> Estimate:
-    """Difference of a method from another on the same cases, both (E,)."""
+    """Return how a method differs from another on the same cases, both (E,).
+
+    Errors of the differences are smaller than those of the means, as hard cases are hard for both.
+    """
     return estimate(values.double() - reference.double())
 
 
 def share_error(share: float, count: int) -> float:
-    """Standard error of a share of `count` independent episodes, binomial.
+    """Return the binomial standard error of a share of `count` independent episodes.
 
-    That of none or of all would be 0 however few there were: for these it is the error that the share would have with
-    one episode of each kind more.
+    For a share of none or all, that would be 0 however few episodes there were. There it is the error that the share
+    would have with one more episode of each kind.
     """
     if not 0 <= share <= 1 or count < 1:
         raise ValueError(f"share_error: share must be from 0 to 1, of at least one episode, not {share} of {count}")
@@ -94,12 +102,12 @@ def percent(share: float, error: float) -> str:
 
 
 def plus_minus(error: float | None, form: str) -> str:
-    """Write a standard error behind its mean, or nothing where there is none."""
+    """Write a standard error behind its mean, or nothing if there is none."""
     return "" if error is None else f" ± {error:{form}}"
 
 
 def differences(methods: Mapping[str, Columns], reference: str) -> dict[str, dict[str, Estimate]]:
-    """Differences of every other method from the reference, in the columns `PAIRED`.
+    """Return how all other methods differ from the reference, in the columns `PAIRED`.
 
     There are none without the reference.
     """
@@ -115,9 +123,9 @@ def _differences(values: Columns, base: Columns) -> dict[str, Estimate]:
 
 
 def comparison_table(methods: Mapping[str, Columns], title: str, reference: str = "") -> Table:
-    """Table of a comparison for the terminal.
+    """Make a table of a comparison for the terminal.
 
-    Under a figure stands its difference from the reference's.
+    Below each figure is its difference from that of the reference.
     """
     shown = Table(title=title, title_justify="left")
     against = differences(methods, reference)
@@ -135,7 +143,7 @@ def comparison_table(methods: Mapping[str, Columns], title: str, reference: str 
 
 
 def _all_columns(methods: Mapping[str, Columns]) -> list[str]:
-    """Columns of all methods, each once, in the order in which they come first."""
+    """Return the columns of all methods, each once, by first appearance."""
     columns: dict[str, None] = {}
     for values in methods.values():
         columns |= dict.fromkeys(values)
@@ -158,10 +166,10 @@ def _text(figure: Estimate, column: str, sign: str = "") -> str:
     return f"{figure.mean:{sign}z{form}}{plus_minus(figure.error, form)}"
 
 
-def comparison_data(methods: Mapping[str, Columns], reference: str) -> list[dict[str, Any]]:
-    """The comparison as plain data, an entry for each method."""
+def comparison_data(methods: Mapping[str, Columns], reference: str) -> list[PlainData]:
+    """Return the comparison as plain data, an entry for each method."""
     against = differences(methods, reference)
-    rows = []
+    rows: list[PlainData] = []
     for name, columns in methods.items():
         measured = {column: _column_data(values) for column, values in columns.items()}
         compared = {column: _difference_data(each) for column, each in against.get(name, {}).items()}
@@ -169,12 +177,12 @@ def comparison_data(methods: Mapping[str, Columns], reference: str) -> list[dict
     return rows
 
 
-def _column_data(values: Tensor) -> dict[str, Any]:
+def _column_data(values: Tensor) -> PlainData:
     figure = estimate(values)
     return {"mean": figure.mean, "error": figure.error, "cases": values.tolist()}
 
 
-def _difference_data(difference: Estimate) -> dict[str, Any]:
+def _difference_data(difference: Estimate) -> PlainData:
     return {
         "mean": difference.mean,
         "error": difference.error,

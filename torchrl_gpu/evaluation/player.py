@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Protocol, cast
 
 import torch
 from tensordict import NestedKey, TensorDictBase
@@ -19,10 +19,10 @@ from torchrl_gpu.policies.policy import Policy
 
 
 class Player:
-    """Step an environment with a greedy policy.
+    """Player of an environment with a greedy policy, a step at a time.
 
-    What has finished stays visible until the next step. What the policy draws comes from a generator state of its own:
-    torch's are left as they were.
+    Episodes that have ended stay visible until the next step. The policy draws from generator states of its own;
+    torch's generators are left unchanged.
     """
 
     def __init__(self, env: BatchedEnv, policy: Policy, seed: int = 0) -> None:
@@ -41,14 +41,14 @@ class Player:
         self.done: Tensor = self._current["done"].reshape(self.env.num_envs)  # (N,) bool
 
     def skip(self) -> None:
-        """Leave the episodes that are running for the next ones."""
+        """Abandon the running episodes, and begin the next ones."""
         everywhere = torch.ones_like(self._current["done"])
         self._current = self.env.maybe_reset(self._current.set("done", everywhere))
         self.done = torch.zeros_like(self.done)
 
     @torch.no_grad()
     def step(self) -> Tensor:
-        """Step every environment, and restart those that are done before.
+        """Restart the environments that are done, then step all of them.
 
         Returns:
             Which are done now, (N,) bool.
@@ -56,8 +56,8 @@ class Player:
         greedy = set_exploration_type(ExplorationType.DETERMINISTIC)
         with generators_kept(self.env.device), eval_mode(self.policy), greedy:
             set_random_state(self.generators, self.env.device)
-            shown = self.env.maybe_reset(self._current)
-            stepped = self.env.step(self.policy(shown))
+            current = self.env.maybe_reset(self._current)
+            stepped = self.env.step(self.policy(current))
             self.generators = random_state(self.env.device)
         self._current = step_mdp(stepped)
         self.done = stepped["next", "done"].reshape(self.env.num_envs)
@@ -79,15 +79,15 @@ def eval_mode(policy: Policy) -> Iterator[None]:
 
 
 class Decisions:
-    """Decisions of a greedy policy, without a change to anything.
+    """Decisions of a greedy policy, without side effects.
 
-    The policy, torch's generators and the environment stay as they are.
+    The policy, torch's generators and the environment are left unchanged, so that a viewer does not alter a run.
 
     Args:
-        make: Gives the policy when it is asked for the first time.
+        make: Makes the policy at the first decision.
         device: Of the policy.
         has_values: Whether the policy has a value for each action.
-        generators: States of the generators that it draws from; None for torch's as they are.
+        generators: States of the generators that it draws from; None for torch's.
     """
 
     def __init__(
@@ -101,11 +101,11 @@ class Decisions:
         self._make = make
         self._device = device
         self._generators = generators
-        self._policy: Any = None
+        self._policy: Policy | None = None
 
     @torch.no_grad()
     def __call__(self, observation: TensorDictBase) -> Decision:
-        """The decision for an observation of batch size (1,)."""
+        """Return the decision for an observation of batch size (1,)."""
         with generators_kept(self._device):
             if self._policy is None:
                 self._policy = self._make()
@@ -119,20 +119,30 @@ class Decisions:
         return Decision(found["action"], values)
 
 
-def decisions_of(module: Any) -> Decisions | None:
-    """Decisions of a Lightning module's policy in the environment that it trains in.
+class _HasPolicy(Protocol):
+    """Lightning module that gives a policy for its environment."""
 
-    None where the module gives no policy.
+    env: BatchedEnv
+
+    def policy_for(self, env: BatchedEnv) -> Policy:
+        """Return the greedy policy in an environment."""
+
+
+def decisions_of(module: object) -> Decisions | None:
+    """Return the decisions of a module's policy in the environment that it trains in.
+
+    They are None if the module gives no policy.
     """
     if not hasattr(module, "policy_for"):
         return None
-    env = module.env
-    has_values = bool(getattr(module, "has_values", False))
-    return Decisions(lambda: module.policy_for(env), env.device, has_values)
+    run = cast("_HasPolicy", module)
+    env = run.env
+    has_values = bool(getattr(run, "has_values", False))
+    return Decisions(lambda: run.policy_for(env), env.device, has_values)
 
 
 def has_values(policy: Policy) -> bool:
-    """Whether a policy gives a value for each action."""
+    """Return whether a policy gives a value for each action."""
     found = getattr(policy, "has_values", None)
     if found is not None:
         return bool(found)

@@ -1,4 +1,4 @@
-"""The baseline that every environment has: actions at random."""
+"""Random actions, the baseline that every environment has."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchrl_gpu.policies.exploration import random_legal, uniform
 class RandomActions(TensorDictModuleBase):
     """Policy of uniform actions.
 
-    They are drawn from the legal ones of an `action_mask` next to the action, else from its spec.
+    They are drawn from the legal ones if there is an `action_mask` next to the action, otherwise from its spec.
     """
 
     def __init__(self, env: EnvBase) -> None:
@@ -30,15 +30,19 @@ class RandomActions(TensorDictModuleBase):
         for key in self.out_keys:
             parent = () if isinstance(key, str) else key[:-1]
             mask = tensordict.get(unravel_key((*parent, "action_mask")), None)
-            drawn = self._drawn(self._specs[key], tensordict) if mask is None else random_legal(mask)
-            tensordict.set(key, drawn)
+            action = self._draw(self._specs[key], tensordict) if mask is None else random_legal(mask)
+            tensordict.set(key, action)
         return tensordict
 
-    def _drawn(self, spec: Bounded | Categorical, tensordict: TensorDictBase) -> Tensor:
+    def _draw(self, spec: Bounded | Categorical, tensordict: TensorDictBase) -> Tensor:
+        # Not by `spec.rand`, as far as possible: `uniform` gives the same numbers in batches of any size.
         shape = (*tensordict.shape, *spec.shape)
         if type(spec) is Categorical:
             return (uniform(shape, spec.device) * spec.space.n).to(spec.dtype)
         if isinstance(spec, Bounded) and spec.dtype.is_floating_point:
-            low, high = spec.space.low, spec.space.high
-            return (low + uniform(shape, spec.device).to(spec.dtype) * (high - low)).clamp(low, high)
+            low = spec.space.low
+            high = spec.space.high
+            share = uniform(shape, spec.device).to(spec.dtype)
+            # Rounding may lead beyond a bound.
+            return (low + share * (high - low)).clamp(low, high)
         return spec.rand(tensordict.shape)

@@ -5,31 +5,40 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import TypeVar, cast
 
 from rich.console import Console
 from rich.table import Table
+
+PlainData = dict[str, object]
+"""Plain data for JSON, by name: numbers, text, lists and dicts of them."""
+
+Content = TypeVar("Content")
 
 
 def print_whole(shown: Table) -> None:
     """Print a table at its own width.
 
-    Rich takes a log for 80 columns and would leave figures out.
+    Rich assumes that a log file has 80 columns, and would leave figures out.
     """
     console = Console()
     width = console.measure(shown, options=console.options.update(max_width=1000)).maximum
     Console(width=max(console.width, width)).print(shown)
 
 
-def without_noise(content: Any) -> Any:
-    """Plain data with floats of six digits, which float32 surely holds.
+def without_noise(content: Content) -> Content:
+    """Round the floats of plain data to six digits, which float32 surely holds.
 
-    Floats that are whole become integers.
+    Floats that are whole become integers. Else the last digits of a file would differ from machine to machine.
     """
+    return cast("Content", _round_floats(content))
+
+
+def _round_floats(content: object) -> object:
     if isinstance(content, dict):
-        return {key: without_noise(value) for key, value in content.items()}
+        return {key: _round_floats(value) for key, value in content.items()}
     if isinstance(content, (list, tuple)):
-        return [without_noise(value) for value in content]
+        return [_round_floats(value) for value in content]
     if not isinstance(content, float) or not math.isfinite(content):
         return content
     short = float(f"{content:.6g}")

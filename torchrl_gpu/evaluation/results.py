@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any, ParamSpec, Protocol, Self, TypedDict, TypeVar, cast, runtime_checkable
 
 import torch
 from tensordict import TensorDictBase
@@ -22,13 +22,24 @@ from torchrl_gpu.policies.exploration import keyed_draws
 from torchrl_gpu.policies.generators import seeded
 from torchrl_gpu.policies.policy import Policy
 
+Given = ParamSpec("Given")
+Made = TypeVar("Made")
+
+
+class Times(TypedDict):
+    """What `DecisionClock` measures, as fields of `Results`."""
+
+    decisions: int
+    decision_s: float
+    seconds: float
+
 
 @dataclass(frozen=True, kw_only=True)
 class Results(ABC):
     """Results of E episodes, in order, with tensors (E, …) on the CPU.
 
     Attributes:
-        decisions: How many were made, each for one row of a batch, of an episode that goes on or has ended.
+        decisions: How many were made, each for one row of a batch, whether its episode is running or has ended.
         decision_s: Seconds that the policy alone took for them.
         seconds: From the first reset to the end of the last episode.
     """
@@ -39,7 +50,7 @@ class Results(ABC):
 
     @abstractmethod
     def scores(self) -> dict[str, float]:
-        """Means over the episodes, by name."""
+        """Return means over the episodes, by name."""
 
     @property
     def decision_ms(self) -> float:
@@ -47,31 +58,58 @@ class Results(ABC):
         return 1e3 * self.decision_s / max(self.decisions, 1)
 
     @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
+    def join(cls, parts: Sequence[Self]) -> Self:
         """Join the episodes of several batches, in order."""
-        joined = {}
+        joined: dict[str, Any] = {}
         for each in fields(cls):
-            joined[each.name] = _joined([getattr(part, each.name) for part in parts])
+            joined[each.name] = _join([getattr(part, each.name) for part in parts])
         return cls(**joined)
 
 
-def _joined(values: list[Any]) -> Any:
-    """One attribute of several batches as one: tensors behind one another, numbers added, dicts entry by entry."""
+@runtime_checkable
+class _Joinable(Protocol):
+    """Part of results that joins itself, such as `Results`."""
+
+    def join(self, parts: Sequence[object]) -> object:
+        """Return several of a class as one."""
+
+
+def _join(values: Sequence[object]) -> object:
+    """Return one attribute of several batches as one.
+
+    None counts as missing. Tensors are concatenated, numbers added, and dicts joined entry by entry. A flag is the same
+    in all batches.
+    """
     values = [value for value in values if value is not None]
-    first = values[0] if values else None
-    if first is None or isinstance(first, bool):
+    if not values:
+        return None
+    first = values[0]
+    if isinstance(first, bool):
         return first
     if isinstance(first, dict):
-        return {key: _joined([value[key] for value in values]) for key in first}
-    if hasattr(first, "joined"):
-        return first.joined(values)
-    if not isinstance(first, Tensor):
-        return sum(values[1:], start=first)
+        return _join_dicts(cast("Sequence[dict[str, object]]", values))
+    if isinstance(first, Tensor):
+        return _join_tensors(cast("Sequence[Tensor]", values))
+    if isinstance(first, _Joinable):
+        return first.join(values)
+    # Numbers, lists or tuples.
+    numbers = cast("Sequence[int]", values)
+    return sum(numbers[1:], start=numbers[0])
+
+
+def _join_dicts(values: Sequence[dict[str, object]]) -> dict[str, object]:
+    joined = {}
+    for key in values[0]:
+        joined[key] = _join([value[key] for value in values])
+    return joined
+
+
+def _join_tensors(values: Sequence[Tensor]) -> Tensor:
     lengths = [value.shape[-1] for value in values]
-    if first.ndim == 2 and min(lengths) < max(lengths):
-        # Rows of some batches are longer; -1 stands behind the end of the others.
+    if values[0].ndim == 2 and min(lengths) < max(lengths):
+        # Rows of some batches are longer. The others are filled up with -1.
         values = [pad(value, (0, max(lengths) - value.shape[1]), value=-1) for value in values]
-    return torch.cat(values)
+    return torch.cat(list(values))
 
 
 class DecisionClock:
@@ -83,16 +121,16 @@ class DecisionClock:
         self.decision_s = 0.0
         self._begin = now(device)
 
-    def time(self, number: int, decide: Callable[..., Any], *args: Any) -> Any:
+    def time(self, number: int, decide: Callable[Given, Made], *args: Given.args, **more: Given.kwargs) -> Made:
         """Call `decide`, and count its time for `number` decisions."""
         start = now(self.device)
-        made = decide(*args)
+        made = decide(*args, **more)
         self.decision_s += now(self.device) - start
         self.decisions += number
         return made
 
-    def times(self) -> dict[str, Any]:
-        """`decisions`, `decision_s` and `seconds` of `Results`."""
+    def times(self) -> Times:
+        """Return what was measured, as fields of `Results`."""
         passed = now(self.device) - self._begin
         return {"decisions": self.decisions, "decision_s": self.decision_s, "seconds": passed}
 
@@ -101,15 +139,16 @@ class DecisionClock:
 def evaluation(env: BatchedEnv, policy: Policy) -> Iterator[TensorDictBase]:
     """Restart an environment and let a policy act greedily in it.
 
-    The context gives the first observations. What a policy draws is the same every time: by `policies.draws.uniform`,
-    whatever other episodes are played beside; else from torch's generators, which are seeded for these episodes and
-    then restored. A module acts in eval mode.
+    The context gives the first observations. What a policy draws is the same every time. If it draws by
+    `policies.exploration.uniform`, that holds whatever other episodes are played in the same batch; otherwise it draws
+    from torch's generators, which are seeded for these episodes and then restored. A module acts in eval mode.
     """
     number = torch.arange(env.num_envs, device=env.device, dtype=torch.int64) + env.first_env
     episode = episode_key(env.seed, number, torch.zeros_like(number))
-    # Another counter than those that items are drawn by.
+    # A counter that items are never drawn by.
     keys = draw_bits(episode, torch.full_like(number, 2**31))
     greedy = set_exploration_type(ExplorationType.DETERMINISTIC)
-    with torch.no_grad(), seeded(env.seed + env.first_env, env.device), keyed_draws(keys), eval_mode(policy), greedy:
+    generators = seeded(env.seed + env.first_env, env.device)
+    with torch.no_grad(), generators, keyed_draws(keys), eval_mode(policy), greedy:
         env.set_seed(env.seed)
         yield env.reset()

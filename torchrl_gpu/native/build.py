@@ -1,6 +1,6 @@
-"""Compilation of the C++ sources of this folder, once per machine, and loading of the library.
+"""Compilation of the C++ sources of this folder, and loading of the library.
 
-A wheel has one that `prebuild` has compiled for every x86-64-v3 processor.
+A machine compiles once. A wheel has a library that `prebuild` has compiled for every x86-64-v3 processor.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from torchrl_gpu.system.cache import private_folder
 from torchrl_gpu.system.extras import how_to_install
@@ -48,8 +47,8 @@ def library() -> ctypes.CDLL:
     """Return the library of compiled kernels.
 
     It is cached in `$TORCHRL_GPU_CACHE`, or else in the user's cache folder, under a name hashed from the sources, the
-    compiler and the processor. Where it is not there yet, the one of the wheel serves, if there is one; else the first
-    call on a machine takes a few seconds.
+    compiler and the processor. Until it is there, the one of a wheel serves, if there is one. Otherwise the first call
+    on a machine takes a few seconds.
 
     Raises:
         CompilerError: There is no C++ compiler, or it fails.
@@ -73,7 +72,7 @@ def library() -> ctypes.CDLL:
 def problem() -> str:
     """Return why the C++ operators cannot be used, in one line.
 
-    It is "" where they compile and pass their self-test.
+    It is "" if they compile and pass their self-test.
     """
     global _use_prebuilt
     path, failure = _tried()
@@ -105,7 +104,8 @@ def prebuilt() -> Path | None:
 
 
 def _prebuilt_path() -> Path:
-    return _HERE / f"packing-{_BASELINE}-{_sources().hexdigest()[:20]}.so"
+    digest = hashlib.sha256(_sources())
+    return _HERE / f"packing-{_BASELINE}-{digest.hexdigest()[:20]}.so"
 
 
 def prebuild() -> None:
@@ -153,7 +153,7 @@ def compiler() -> tuple[str, ...]:
 
 
 def name_of(command: Sequence[str]) -> str:
-    """The compiler of a command in words: that of `ziglang` is run by Python."""
+    """Say in words which compiler a command runs: Python runs that of `ziglang`."""
     return "the compiler of the package ziglang" if "ziglang" in command else " ".join(command)
 
 
@@ -166,17 +166,18 @@ def _cache_folder() -> Path:
     return folder
 
 
-def _sources() -> Any:
-    digest = hashlib.sha256()
-    for source in sorted(_HERE.glob("*.h")) + sorted(_HERE.glob("*.cpp")):
-        digest.update(source.read_bytes())
-    return digest
+def _sources() -> bytes:
+    """Return the contents of all C++ files."""
+    paths = sorted(_HERE.glob("*.h")) + sorted(_HERE.glob("*.cpp"))
+    return b"".join(path.read_bytes() for path in paths)
 
 
 def _fingerprint(command: tuple[str, ...]) -> str:
-    digest = _sources()
-    flags = os.environ.get("CXXFLAGS", ""), repr((_COMMON, _VARIANTS))
-    for text in (*command, _version(command), *flags, _processor(), platform.machine()):
+    """Return a name for all that decides what the compiler makes."""
+    digest = hashlib.sha256(_sources())
+    flags = os.environ.get("CXXFLAGS", "")
+    own_flags = repr((_COMMON, _VARIANTS))
+    for text in (*command, _version(command), flags, own_flags, _processor(), platform.machine()):
         digest.update(text.encode() + b"\0")
     return digest.hexdigest()[:20]
 
@@ -186,7 +187,7 @@ def _version(command: tuple[str, ...]) -> str:
 
 
 def _processor() -> str:
-    """Processor model and instruction sets, on which `-march=native` depends."""
+    """Return processor model and instruction sets, on which `-march=native` depends."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -197,11 +198,12 @@ def _processor() -> str:
 
 def _compile(command: tuple[str, ...], path: Path, variants: Sequence[Sequence[str]] = _VARIANTS) -> None:
     _LOG.warning("torchrl_gpu compiles its kernels with %s, once on this machine: 10 to 20 s", name_of(command))
-    extra, said = shlex.split(os.environ.get("CXXFLAGS", "")), ""
+    extra = shlex.split(os.environ.get("CXXFLAGS", ""))
+    first_error = ""
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder) / path.name
         for variant in variants:
-            # Its files between beside the library: TMPDIR may be full, or nobody's to write to.
+            # The compiler's own files go next to the library: TMPDIR may be full, or not writable.
             words = [*command, *_COMMON, *variant, *extra, str(_HERE / _SOURCE), "-o", str(made)]
             run = _run(words, {**os.environ, "TMPDIR": folder})
             lines = run.stderr.strip().splitlines() or ["no reason given"]
@@ -211,12 +213,12 @@ def _compile(command: tuple[str, ...], path: Path, variants: Sequence[Sequence[s
                 # This is atomic, even while another process compiles.
                 made.replace(path)
                 return
-            said = said or error
-    raise CompilerError(f"{name_of(command)} does not compile the packing kernels: {said}")
+            first_error = first_error or error
+    raise CompilerError(f"{name_of(command)} does not compile the packing kernels: {first_error}")
 
 
 def _load_error(path: Path) -> str:
-    """The reason why a library cannot be loaded, or ""."""
+    """Return the reason why a library cannot be loaded, or ""."""
     try:
         ctypes.CDLL(str(path))
     except OSError as error:
@@ -225,8 +227,9 @@ def _load_error(path: Path) -> str:
 
 
 def _run(words: list[str], variables: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    text: Any = {"text": True, "encoding": "utf-8", "errors": "replace"}
     try:
-        return subprocess.run(words, capture_output=True, check=False, env=variables, **text)
+        return subprocess.run(
+            words, capture_output=True, check=False, env=variables, text=True, encoding="utf-8", errors="replace"
+        )
     except OSError as error:
         raise CompilerError(f"{words[0]} does not run: {error}") from None

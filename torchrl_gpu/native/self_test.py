@@ -13,11 +13,12 @@ _BITS = {
     2**31: [2910044769, 1573909606, 863744087, 2981291548],
     5 - 2**40: [392224323, 2257233470, 2945362972, 2918109836],
 }
-# A stack and layers, cut for the keys 1 and 2 as `CutSequences.cut` defines them.
-_CUTS = {
-    (6, 7, 6, 2, 5, 0, 8, 3): [[12, 10, 0, 40, 36, 6, 38, 42], [42, 40, 5, 37, 8, 10, 21, 21]],
-    (6, 7, 6, 2, 5, 1, 8, 32): [[38, 42, 2, 14, 4, 8, 40, 36], [42, 10, 36, 5, 38, 5, 8, 40]],
-}
+
+# Cut for the keys 1 and 2 as `CutSequences.cut` defines them. First a stack, then layers.
+_STACK = (6, 7, 6, 2, 5, 0, 8, 3)
+_ITEMS_OF_STACK = [[12, 10, 0, 40, 36, 6, 38, 42], [42, 40, 5, 37, 8, 10, 21, 21]]
+_LAYERS = (6, 7, 6, 2, 5, 1, 8, 32)
+_ITEMS_OF_LAYERS = [[38, 42, 2, 14, 4, 8, 40, 36], [42, 10, 36, 5, 38, 5, 8, 40]]
 
 
 def wrong_operator() -> str:
@@ -46,15 +47,23 @@ def wrong_operator() -> str:
         counted.append([_at_most(bound, chosen, values) for bound in bounds])
     if operators.count_at_most(scores[0].float(), mask, bounds).tolist() != counted:
         return "count_at_most gives wrong numbers"
-    for cuts, items in _CUTS.items():
-        if operators.cut_boxes(_integers([1, 2]), cuts)[1].tolist() != items:
-            return "cut_boxes gives wrong numbers"
-        kept = _integers([[-1, -1], [-1, -1]]), _integers([0, 0]), _integers([[[0] * 8] * 2] * 2)
-        position = _integers([range(8)] * 2)
-        # The second time they come from the cached sequences.
-        for _ in range(2):
-            if operators.cut_items(_integers([1, 2]), position, cuts, *kept).tolist() != items:
-                return "cut_items gives wrong numbers"
+    return _wrong_cut(_STACK, _ITEMS_OF_STACK) or _wrong_cut(_LAYERS, _ITEMS_OF_LAYERS)
+
+
+def _wrong_cut(cuts: tuple[int, ...], items: list[list[int]]) -> str:
+    """Return the name and fault of an operator that cuts wrong items, or ""."""
+    keys = _integers([1, 2])
+    if operators.cut_boxes(keys, cuts)[1].tolist() != items:
+        return "cut_boxes gives wrong numbers"
+    cached_key = _integers([[-1, -1], [-1, -1]])
+    cached_length = _integers([0, 0])
+    cached_items = _integers([[[0] * 8] * 2] * 2)
+    position = _integers([range(8)] * 2)
+    # The second time they come from the cached sequences.
+    for _ in range(2):
+        found = operators.cut_items(keys, position, cuts, cached_key, cached_length, cached_items)
+        if found.tolist() != items:
+            return "cut_items gives wrong numbers"
     return ""
 
 

@@ -25,7 +25,7 @@ def test_a_robot_that_waits_earns_nothing_and_ends_no_more_whatever_its_environm
     before = robots(active=[[[True], [False]], [[True], [False]]])
     ends = [[[True], [True]], [[False], [True]]]
     after = robots(reward=[[[1.0], [2.0]], [[3.0], [4.0]]], terminated=ends, done=ends)
-    reward, terminated, done = rows.earned(before, after, torch.tensor([[False], [True]]))
+    reward, terminated, done = rows.results(before, after, torch.tensor([[False], [True]]))
     assert reward.tolist() == [1.0, 0.0, 3.0, 0.0]
     assert terminated.tolist() == [True, False, False, False]
     assert done.tolist() == [True, False, True, False], "the second environment begins anew"
@@ -103,7 +103,7 @@ def test_rsl_rl_gets_finite_numbers() -> None:
 def test_items_have_their_bottom_at_the_bins_height_where_there_is_no_material() -> None:
     env = env_of("packing", include=("item_bottom",))
     rows, shown = AgentRows(env, "Test"), env.reset()
-    bottom = rows.shown("item_bottom", shown)
+    bottom = rows.observe("item_bottom", shown)
     assert shown["item_bottom"].isposinf().any()
     assert torch.equal(bottom, shown["item_bottom"].clamp_max(env.bin.size[2]))  # type: ignore[attr-defined]
-    assert rows.shown("action_mask", shown) is shown["action_mask"]
+    assert rows.observe("action_mask", shown) is shown["action_mask"]

@@ -261,17 +261,17 @@ def test_pictures_are_those_of_the_environment(kind: str) -> None:
 
 
 def test_what_is_wrong_is_said() -> None:
-    with pytest.raises(ValueError, match="GymnasiumVectorEnv: want observations among observation; got horizon"):
+    with pytest.raises(ValueError, match="GymnasiumVectorEnv: observations .*observation, not horizon"):
         GymnasiumVectorEnv(env_of("dishes"), ["horizon"])
-    with pytest.raises(ValueError, match="got none"):
+    with pytest.raises(ValueError, match="observations .*none"):
         GymnasiumVectorEnv(env_of("dishes"), [])
     with pytest.raises(ValueError, match="output"):
         GymnasiumVectorEnv(env_of("dishes"), output="jax")  # type: ignore[arg-type]
     adapter = GymnasiumVectorEnv(env_of("dishes"))
-    with pytest.raises(gymnasium.error.ResetNeeded, match="want a reset before the first step"):
+    with pytest.raises(gymnasium.error.ResetNeeded, match="GymnasiumVectorEnv.step: .*reset"):
         adapter.step(adapter.action_space.sample())
     adapter.reset()
-    with pytest.raises(ValueError, match=r"want actions of shape \(8, 2\); got \(2,\)"):
+    with pytest.raises(ValueError, match=r"actions .*\(8, 2\).*\(2,\)"):
         adapter.step(np.zeros(2, np.float32))
     adapter.close()
     assert adapter.closed
@@ -344,8 +344,8 @@ def test_a_mask_of_all_rows_is_a_reset() -> None:
         ("packing", np.zeros(8, dtype=bool), None, "reset_mask must be"),
         ("packing", np.ones(8), None, "reset_mask must be .*; got float64"),
         ("packing", np.ones(3, dtype=bool), None, r"reset_mask must be .*\(8,\)"),
-        ("packing", np.arange(8) < 2, 7, "reset_mask wants no seed.*; got 7"),
-        ("v2", None, None, "one value for the .* robots"),
+        ("packing", np.arange(8) < 2, 7, "reset_mask .*seed 7"),
+        ("v2", None, None, "reset_mask .*robots"),
     ],
 )
 def test_masks_that_cannot_be_are_refused(kind: str, mask: Any, seed: int | None, told: str) -> None:

@@ -141,8 +141,8 @@ def test_the_log_holds_what_episodes_came_to_last() -> None:
 
 
 def test_what_is_not_there_cannot_be_observed() -> None:
-    with pytest.raises(ValueError, match=r"RslRlVecEnv: want observations among .*; got horizon"):
+    with pytest.raises(ValueError, match=r"RslRlVecEnv: observations .*horizon"):
         RslRlVecEnv(env_of("dishes"), ["horizon"])
     assert RslRlVecEnv(env_of("dishes")).get_observations()["policy"].shape == (8, 6)
-    with pytest.raises(ValueError, match="got none"):
+    with pytest.raises(ValueError, match="observations .*none"):
         RslRlVecEnv(env_of("packing"), [])

@@ -91,7 +91,7 @@ def test_dynamic_programming_finds_the_same_policy() -> None:
         ({"value": -1.0}, "value must be"),
         ({"capacity": 0.0}, "capacity, demand and stack_limit must be above 0"),
         ({"demand_memory": 1.5}, "demand_memory must be at most 1"),
-        ({"fragility": 0.5}, "odds of at most 1"),
+        ({"fragility": 0.5}, "fragility 0.5 "),
         ({"damage": float("nan")}, "damage must be a finite number"),
     ],
 )

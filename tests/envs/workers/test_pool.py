@@ -77,8 +77,7 @@ def test_workers_play_the_same_bits_whoever_is_killed(caplog: pytest.LogCaptureF
     assert sum(int(steps["next"]["done"].sum()) for steps in by_workers[0]) > 8  # restarts are among it
     (line,) = [record.getMessage() for record in caplog.records if "EnvWorkers" in record.getMessage()]
     assert re.fullmatch(
-        r"EnvWorkers: worker 1 \(environments 4 to 8, process \d+\) was killed by SIGKILL; another one goes on from"
-        r" where this rollout began",
+        r"EnvWorkers: worker 1 \(environments 4 to 8, process \d+\) was killed by SIGKILL; .*",
         line,
     )
     assert multiprocessing.active_children() == []
@@ -113,15 +112,14 @@ def test_a_worker_that_dies_again_and_again_ends_the_run() -> None:
     pool.begin()
     kill(pool, 0)
     pool._deaths = [pool.most_deaths - 1]
-    with pytest.raises(WorkerFailed, match=r"got worker 0 .*, which was killed by SIGKILL, 3 times in a row"):
+    with pytest.raises(WorkerFailed, match=r"worker 0 .* killed by SIGKILL, 3 times"):
         pool.end()
     pool.close()
 
 
 def test_what_raises_is_named_with_its_worker() -> None:
     wanted = (
-        r"^EnvWorkers: want environments that raise nothing; got from worker 1 \(environments 3 to 5, process \d+\)"
-        r" RuntimeError: the simulator lost its licence$"
+        r"^EnvWorkers: worker 1 \(environments 3 to 5, process \d+\) .*RuntimeError: the simulator lost its licence$"
     )
     with pytest.raises(WorkerFailed, match=wanted):
         WorkerPool(Thrower(6), 2)
@@ -137,20 +135,20 @@ def test_a_worker_prints_where_an_error_came_from(capsys: pytest.CaptureFixture[
 def test_rows_that_look_at_each_other_are_refused() -> None:
     env = Neighbours(6)
     before = env.state_dict()
-    with pytest.raises(ValueError, match="EnvWorkers: want an environment that does the same when it is split"):
+    with pytest.raises(ValueError, match="EnvWorkers: Neighbours "):
         WorkerPool(env, 2)
     assert differences(before, env.state_dict()) == []
     assert multiprocessing.active_children() == []
 
 
 def test_what_cannot_be_split_or_sent_is_told_before_anything_starts() -> None:
-    with pytest.raises(ValueError, match=r"one axis of environments each, to be split; got weather of \(3,\)"):
+    with pytest.raises(ValueError, match=r"EnvWorkers: .*weather .*\(3,\)"):
         WorkerPool(Global(6), 2)
     unsent = Walk(6)
     unsent.stride = lambda: 1.0
-    with pytest.raises(ValueError, match="EnvWorkers: want a Walk whose class and arguments can be pickled"):
+    with pytest.raises(ValueError, match="EnvWorkers: Walk .*pickle"):
         WorkerPool(unsent, 2)
-    with pytest.raises(ValueError, match="Countdown: want an environment that `like` makes from its constructor's"):
+    with pytest.raises(ValueError, match="Countdown: .*`like`"):
         WorkerPool(Countdown(2, device="cpu"), 2)
 
 
@@ -188,7 +186,7 @@ def test_the_axis_of_environments_is_where_sizes_differ() -> None:
 
 @pytest.mark.parametrize(("whole", "part"), [((3,), (3,)), ((6, 6), (2, 2)), ((6, 1), (2,)), ((12,), (4,))])
 def test_a_state_without_one_axis_of_environments_is_refused(whole: tuple[int, ...], part: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="want a state whose entries have one axis of environments each, to be split"):
+    with pytest.raises(ValueError, match="EnvWorkers: cannot split x .*axis"):
         axes({"x": torch.zeros(whole)}, {"x": torch.zeros(part)}, 6, 2)
 
 

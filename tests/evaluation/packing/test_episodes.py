@@ -147,7 +147,7 @@ def test_times_are_joined_by_hand() -> None:
     one, deep = torch.ones(1), torch.ones(1, 2, 4)
     given = {"placements": deep, "placement_z": deep[..., 0]}
     parts = [packed(one, seconds=each, decisions=10, decision_s=0.02 * each, **given) for each in (1.0, 3.0)]
-    joined = PackingResults.joined(parts)
+    joined = PackingResults.join(parts)
     assert (joined.decision_ms, joined.seconds, joined.decisions) == (4.0, 4.0, 20)
     assert joined.stable is None
     assert joined.utilization.shape == (2,)
@@ -155,7 +155,7 @@ def test_times_are_joined_by_hand() -> None:
 
 def test_verdicts_of_batches_of_other_lengths_are_joined() -> None:
     short, long = torch.ones(1, 2, dtype=torch.int8), torch.zeros(2, 3, dtype=torch.int8)
-    joined = PackingResults.joined([packed(torch.ones(len(each)), stable=each) for each in (short, long)])
+    joined = PackingResults.join([packed(torch.ones(len(each)), stable=each) for each in (short, long)])
     assert joined.stable is not None
     assert joined.stable.tolist() == [[1, 1, -1], [0, 0, 0], [0, 0, 0]]
 

@@ -42,13 +42,13 @@ def judged(num_envs: int) -> PackingEnv:
 
 def test_cases_are_packed_alone_by_policies_in_turns() -> None:
     suite, said = PackingSuite(judged(2), False, 3), []
-    suite.say = said.append
-    found = suite.packed_alone(policies(suite.env), 3)
+    suite.announce = said.append
+    found = suite.pack_alone(policies(suite.env), 3)
     assert set(found) == {"deepest", "random"}
     assert all(len(each) == 3 and all(bin_.seconds > 0 for bin_ in each) for each in found.values())
     assert said[:2] == ["deepest, timed alone", "random, timed alone"]
     assert len(said) == 2 * (1 + 3)
-    assert suite.packed_alone(policies(suite.env), 0) == {"deepest": [], "random": []}
+    assert suite.pack_alone(policies(suite.env), 0) == {"deepest": [], "random": []}
 
 
 def test_agreement_by_hand() -> None:

@@ -70,7 +70,7 @@ class Knowing(PlacementHeuristic):
 def test_rows_say_what_was_known(visible: int, nothing: str, more: str) -> None:
     suite = ProtocolSuite("discrete125", 3, visible_items=visible, device="cpu")
     policies = {**baselines(suite.env, ["dbl"]), "expecting": Knowing(suite.env)}
-    report = suite.compared(policies, timed=1)
+    report = suite.compare_all(policies, timed=1)
     assert [row["knows"] for row in report["policies"]] == [nothing, f"{more}the distribution"]
     for row in report["policies"]:
         assert row["utilization"] == pytest.approx(np.mean(row["utilizations"]), abs=1e-5)

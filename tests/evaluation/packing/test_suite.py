@@ -374,7 +374,7 @@ def test_simulations_take_the_friction_of_the_environment(monkeypatch: pytest.Mo
     env = packing_env(1, bin_size=(0.4, 0.4, 0.4), resolution=4, friction=0.25)
     suite = PackingSuite(env, False)
     suite.simulated = 1
-    suite.settled({"dbl": suite.play(DeepestBottomLeft(env))})
+    suite.settle({"dbl": suite.play(DeepestBottomLeft(env))})
     assert seen == [0.25]
     with pytest.raises(ValueError, match="friction must be"):
         packing_env(1, friction=-1.0)

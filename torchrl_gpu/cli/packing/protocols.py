@@ -150,7 +150,7 @@ def _by_protocol(args: argparse.Namespace) -> tuple[ProtocolSuite, Iterator[dict
         loaded |= _planners(suite.env, loaded, knows, args)
 
     def tables() -> Iterator[dict[str, Any]]:
-        report = suite.compared({**baselines(suite.env, words), **loaded}, args.timed)
+        report = suite.compare_all({**baselines(suite.env, words), **loaded}, args.timed)
         print_whole(protocol_table(report))
         yield report
 

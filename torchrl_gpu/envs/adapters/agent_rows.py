@@ -1,9 +1,9 @@
-"""`AgentRows`: the agents of an environment as rows, for the adapters to other libraries."""
+"""`AgentRows`: the agents of an environment as rows, for other libraries."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, final
+from typing import NamedTuple, TypeVar, final
 
 from tensordict import TensorDictBase
 from torch import Tensor, finfo, nan, where
@@ -11,73 +11,132 @@ from torchrl.data import Bounded, Categorical, Composite, TensorSpec
 
 from torchrl_gpu.envs.base import BatchedEnv
 
+Grouped = TypeVar("Grouped", TensorDictBase, Composite)
+
+
+class RowResults(NamedTuple):
+    """What a step means for each row.
+
+    Attributes:
+        reward: (N,).
+        terminated: Whether it ended by itself, (N,) bool.
+        done: Whether it ended at all, (N,) bool.
+    """
+
+    reward: Tensor
+    terminated: Tensor
+    done: Tensor
+
+
+class _FiniteBounds(NamedTuple):
+    """How the infinite values of an observation become finite.
+
+    Attributes:
+        far: Absolute value that replaces infinity.
+        low: Lower bounds of one row; None if no value of it has one.
+        high: Upper bounds of one row; None if no value of it has one.
+    """
+
+    far: float
+    low: Tensor | None = None
+    high: Tensor | None = None
+
 
 @final
 class AgentRows:
-    """The rows of a `BatchedEnv` with one action: its environments, or, where it groups its robots, all their robots.
+    """Rows of a `BatchedEnv` with one action.
 
-    A robot ends once in an episode; until the next one it then earns 0 and ends no more. ValueError, which begins with
-    `where`, for several actions, or one that is neither an index nor bounded.
+    They are its environments, or all their robots if it groups robots. A robot ends once in an episode. From then on,
+    until the next episode, it earns 0 and does not end again.
+
+    Attributes:
+        action_key: Key of the action.
+        action: Its spec.
+        group: Key of the group of robots; empty if entries are at the root.
+        shape: (environments,), or (environments, robots).
+        num_rows: N.
+
+    Args:
+        env: The environment.
+        where: Beginning of error messages.
+
+    Raises:
+        ValueError: It has several actions, or one that is neither an index nor bounded.
     """
 
     def __init__(self, env: BatchedEnv, where: str) -> None:
         if len(env.action_keys) != 1:
-            raise ValueError(f"{where}: want an environment with one action; got {list(env.action_keys)}")
-        key = self.action_key = env.action_keys[0]
+            raise ValueError(f"{where}: env must have one action, not {list(env.action_keys)}")
+        key = env.action_keys[0]
+        self.action_key = key
         self.action: TensorSpec = env.full_action_spec[key]
         if not isinstance(self.action, Categorical | Bounded):
-            raise ValueError(f"{where}: want an action that is an index or bounded; got {type(self.action).__name__}")
-        self.group: tuple[str, ...] = key[:-1] if isinstance(key, tuple) else ()  # empty where entries are at the root
-        self.shape = (env.num_envs, int(getattr(env, "num_robots", 1))) if self.group else (env.num_envs,)
-        self.number = math.prod(self.shape)
+            kind = type(self.action).__name__
+            raise ValueError(f"{where}: the action of env must be an index or bounded, not {kind}")
+        self.group: tuple[str, ...] = key[:-1] if isinstance(key, tuple) else ()
+        num_robots = int(getattr(env, "num_robots", 1))
+        self.shape = (env.num_envs, num_robots) if self.group else (env.num_envs,)
+        self.num_rows = math.prod(self.shape)
         self._env = env
         self._bounds = {name: self._finite_bounds(spec) for name, spec in self.observations.items()}
 
-    def _finite_bounds(self, spec: TensorSpec) -> tuple[float, Tensor | None, Tensor | None]:
-        """Substitute for infinity in an observation, and the finite bounds of one row that its spec declares."""
+    def _finite_bounds(self, spec: TensorSpec) -> _FiniteBounds:
         if not spec.dtype.is_floating_point:
-            return 0.0, None, None
+            return _FiniteBounds(far=0.0)
         far = min(self._env.far, finfo(spec.dtype).max)
         if not isinstance(spec, Bounded):
-            return far, None, None
-        first = (0,) * len(self.shape)
-        low, high = (bound[first] for bound in (spec.space.low, spec.space.high))
-        return far, low if bool(low.isfinite().any()) else None, high if bool(high.isfinite().any()) else None
+            return _FiniteBounds(far)
+        first_row = (0,) * len(self.shape)
+        low = spec.space.low[first_row]
+        high = spec.space.high[first_row]
+        return _FiniteBounds(
+            far,
+            low=low if bool(low.isfinite().any()) else None,
+            high=high if bool(high.isfinite().any()) else None,
+        )
 
-    def shown(self, name: str, tensordict: TensorDictBase) -> Tensor:
-        """Finite observation: infinite values become the bound that its specification declares, else `far`."""
+    def observe(self, name: str, tensordict: TensorDictBase) -> Tensor:
+        """Return an observation in finite numbers.
+
+        An infinite value becomes the bound that the spec declares, or `BatchedEnv.far`. Networks of other libraries,
+        and their running means, would turn infinity into NaN.
+        """
         value: Tensor = self.entries(tensordict)[name]
         if not value.is_floating_point():
             return value
-        far, low, high = self._bounds.get(name, (self._env.far, None, None))
+        far, low, high = self._bounds.get(name, _FiniteBounds(self._env.far))
         value = value.nan_to_num(nan, far, -far)
         return value if low is None and high is None else value.clamp(low, high)
 
     @property
-    def observations(self) -> dict[str, Any]:
-        """Specifications of observations by name, over all environments: all but outcomes of episodes."""
+    def observations(self) -> dict[str, TensorSpec]:
+        """Specs of observations over all environments, without outcomes of episodes."""
         outcomes = self._env.outcome_names
         specs = self.entries(self._env.observation_spec)
         return {name: spec for name, spec in specs.items() if name not in outcomes and not isinstance(spec, Composite)}
 
-    def entries(self, tensordict: Any) -> Any:
-        """Part of a tensordict or specification that holds the rows: the group, or the root."""
+    def entries(self, tensordict: Grouped) -> Grouped:
+        """Return the part of a tensordict or spec that holds the rows: the group, or all."""
         return tensordict[self.group] if self.group else tensordict
 
-    def flat(self, value: Tensor) -> Tensor:
-        """Values (N,) of the rows, from one for each row or for each environment."""
-        return value.reshape(len(value), -1).expand(self.shape[0], self.number // self.shape[0]).reshape(-1)
+    def flatten(self, value: Tensor) -> Tensor:
+        """Return values (N,) of the rows, from one for each row or for each environment."""
+        return value.reshape(len(value), -1).expand(self.shape[0], self.num_rows // self.shape[0]).reshape(-1)
 
-    def earned(self, before: TensorDictBase, after: TensorDictBase, over: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rewards, terminations and ends (N,) of a step by row, from observations `before` it and its `next`, `after`.
+    def results(self, before: TensorDictBase, after: TensorDictBase, over: Tensor) -> RowResults:
+        """Return what a step means for each row.
 
-        Rows end, too, where their environment begins anew, `over` (environments, 1) bool.
+        Args:
+            before: Observations before the step.
+            after: Its `next`.
+            over: Whether an environment begins a new episode, by which its rows end, too; (environments, 1) bool.
         """
         own = self.entries(after)
-        reward, terminated, done = (self.flat(own[name]) for name in ("reward", "terminated", "done"))
-        done = done | self.flat(over)
+        reward = self.flatten(own["reward"])
+        terminated = self.flatten(own["terminated"])
+        done = self.flatten(own["done"]) | self.flatten(over)
         active = self.entries(before).get("active", None)
-        if active is not None:
-            there = self.flat(active)
-            reward, terminated, done = where(there, reward, 0.0), terminated & there, done & there
-        return reward, terminated, done
+        if active is None:
+            return RowResults(reward, terminated, done)
+        is_active = self.flatten(active)
+        return RowResults(where(is_active, reward, 0.0), terminated & is_active, done & is_active)

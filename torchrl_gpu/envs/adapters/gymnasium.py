@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, cast, final
+from typing import Any, ClassVar, Literal, final
 
 import numpy as np
 import torch
@@ -23,37 +23,43 @@ try:
     from gymnasium.vector.utils import batch_space
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
-        f"GymnasiumVectorEnv: want Gymnasium, which an extra brings; got an install without it ({missing});"
-        f" to bring it: {how_to_install('gymnasium')}",
+        f"GymnasiumVectorEnv needs Gymnasium, which is not installed ({missing}): {how_to_install('gymnasium')}",
         name=missing.name,
     ) from missing
 
+Array = np.ndarray | Tensor
+Observation = Array | dict[str, Array]
+
+Infos = dict[str, Any]
+"""Infos of Gymnasium: arrays, or dicts of them, by name."""
+
 
 @final
-class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
+class GymnasiumVectorEnv(VectorEnv[Observation, Array, Array]):
     """A `BatchedEnv` under the contract of `gymnasium.vector.VectorEnv`, version 1.
 
-    Rows are environments, or, where these group their robots, robots: N = environments · robots. A row that ends shows
-    the first observation of its next episode in the same step (`AutoresetMode.SAME_STEP`); what it ended on is in
-    `infos["final_obs"]`, what its episode came to in `infos["final_info"]`, where `_final_obs` is true. A robot that
-    ends before the others of its environment waits for them: it earns 0, ends no more and is not in `infos["active"]`.
+    Rows are environments, or robots if the environment groups them: N = environments · robots. A row that ends shows
+    the first observation of its next episode in the same step (`AutoresetMode.SAME_STEP`). Where `_final_obs` is true,
+    its last observation is in `infos["final_obs"]`, and the outcomes of its episode are in `infos["final_info"]`. A
+    robot that ends before the others of its environment waits for them: it earns 0, does not end again and is not in
+    `infos["active"]`.
 
-    Observations are finite: where the environment's are infinite, as the bottom of items is where there is no material,
-    the bound of its specification stands, or `BatchedEnv.far`.
+    Observations are finite. An infinite value of the environment, such as the bottom of an item where it has no
+    material, becomes the bound of its spec, or `BatchedEnv.far`.
 
-    `infos["action_mask"]` (N, A) is true for legal discrete actions; where all observations are shown, they hold it,
-    too. An illegal one ends the episode, as in the environment itself.
+    `infos["action_mask"]` (N, A) is true for legal discrete actions. If all observations are given, they hold it, too.
+    An illegal action ends the episode, as in the environment itself.
 
-    As NumPy arrays, everything is copied to the host. As tensors, nothing is read back: what is handed out
-    must not be written into, flags stay bool, and `final_obs` and `final_info` hold all rows in every step.
+    With NumPy arrays, everything is copied to the host. With tensors, nothing is read back: they must not be written
+    into, flags stay bool, and `final_obs` and `final_info` hold all rows in every step.
 
     Attributes:
         masked: Whether only some actions are legal.
 
     Args:
         env: The environment.
-        observations: One name, for a space without names, or several, for a `Dict`; None for all but outcomes.
-        output: Kind of arrays that `reset` and `step` return; actions may be either.
+        observations: One name, for a space without names, or several, for a `Dict`; None for all except outcomes.
+        output: Kind of arrays that `reset` and `step` return. Actions may be of either kind.
         render_mode: "rgb_array" for `render`; it needs a viewable environment, see `envs.viewable`.
         render_size: Width and height of pictures, pixels.
 
@@ -84,37 +90,40 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
         self.render_mode = render_mode and arguments.choice(where, "render_mode", render_mode, ("rgb_array",))
         self.render_size = render_size
         self._rows = AgentRows(env, where)
-        self.num_envs = self._rows.number
+        self.num_envs = self._rows.num_rows
         lead = len(self._rows.shape)
-        seen = {name: _space(spec, lead) for name, spec in self._rows.observations.items()}
-        self.masked = "action_mask" in seen
+        known = {name: _space(spec, lead) for name, spec in self._rows.observations.items()}
+        self.masked = "action_mask" in known
+        # The name of the only observation, if it is given without a name.
         self._one = observations if isinstance(observations, str) else None
-        wanted = [observations] if isinstance(observations, str) else seen if observations is None else observations
-        self._names = list(wanted)
-        if not self._names or not set(self._names) <= set(seen):
-            came = ", ".join(map(str, self._names)) or "none"
-            raise ValueError(f"{where}: want observations among {', '.join(seen)}; got {came}")
-        named = spaces.Dict({name: seen[name] for name in self._names})
-        self.single_observation_space = named if self._one is None else seen[self._one]
+        if observations is None:
+            self._names = list(known)
+        else:
+            self._names = [observations] if isinstance(observations, str) else list(observations)
+        if not self._names or not set(self._names) <= set(known):
+            found = ", ".join(map(str, self._names)) or "none"
+            raise ValueError(f"{where}: observations must be among {', '.join(known)}, not {found}")
+        named = spaces.Dict({name: known[name] for name in self._names})
+        self.single_observation_space = named if self._one is None else known[self._one]
         self.single_action_space = _space(self._rows.action, lead)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._current: TensorDictBase | None = None
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begins the next episode of every row, or the first of a given seed.
+    def reset(self, *, seed: int | None = None, options: Infos | None = None) -> tuple[Observation, Infos]:
+        """Begin the next episode of every row, or the first of a given seed.
 
-        `options["reset_mask"]` (N,) bool restarts the rows where it is true alone; all others stay as they are. Robots
-        of one environment restart together.
+        `options["reset_mask"]` (N,) bool restarts only the rows where it is true. Robots of one environment restart
+        together.
 
         Returns:
             Observations, and infos as those of `step`.
 
         Raises:
-            ValueError: The mask does not fit the rows, chooses none, or stands beside a seed, which is that of all.
+            ValueError: The mask does not fit the rows, chooses none, or comes with a seed, which is for all rows.
         """
         mask = None if options is None else options.get("reset_mask")
-        chosen = None if mask is None else self._chosen(mask, seed)
+        chosen = None if mask is None else self._choose(mask, seed)
         super().reset(seed=seed)
         if seed is not None:
             self.env.set_seed(seed)
@@ -122,126 +131,159 @@ class GymnasiumVectorEnv(VectorEnv[Any, Any, Any]):
             self._current = self.env.reset()
         else:
             assert self._current is not None
-            # As rows that are done begin anew in a step.
+            # Rows that are chosen restart as if they were done.
             self._current = self.env.maybe_reset(self._current.copy().set("done", chosen))
-        return self._seen(self._current), self._infos(self._current)
+        return self._observe(self._current), self._infos(self._current)
 
-    def _chosen(self, mask: Any, seed: int | None) -> Tensor | None:
-        """The environments (environments, 1) bool whose rows are in a mask; None for all of them."""
+    def _choose(self, mask: object, seed: int | None) -> Tensor | None:
+        """Return the environments whose rows are in a mask.
+
+        They are (environments, 1) bool, or None for all of them.
+        """
         where = "GymnasiumVectorEnv.reset: reset_mask"
         rows = torch.as_tensor(mask, device="cpu")
         if rows.dtype != torch.bool or tuple(rows.shape) != (self.num_envs,) or not bool(rows.any()):
             kind = str(rows.dtype).removeprefix("torch.")
-            came = f"{kind} of shape {tuple(rows.shape)}, {int(rows.sum())} of them true"
-            raise ValueError(f"{where} must be bool of shape ({self.num_envs},), true for a row at least; got {came}")
+            found = f"{kind} of shape {tuple(rows.shape)}, {int(rows.sum())} of them true"
+            raise ValueError(
+                f"{where} must be bool of shape ({self.num_envs},), and true for at least one row; got {found}"
+            )
         if bool(rows.all()):
             return None
         if seed is not None:
-            raise ValueError(f"{where} wants no seed, which all rows have together; got {seed}")
+            raise ValueError(f"{where} cannot be given with a seed, which is for all rows: leave out seed {seed}")
         if self._current is None:
-            raise error.ResetNeeded(f"{where} wants a reset of all rows before it; got none")
+            raise error.ResetNeeded(f"{where} cannot be given before the first reset of all rows")
         each = rows.view(self.env.num_envs, -1)
         if bool((each != each[:, :1]).any()):
             robots = each.shape[1]
-            raise ValueError(f"{where} must have one value for the {robots} robots of an environment; got several")
+            raise ValueError(f"{where} must have one value for all {robots} robots of an environment; it has both")
         return each[:, :1].to(self.env.device)
 
     @torch.no_grad()
-    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Plays actions, indices (N,) or numbers (N, D), and restarts the episodes that end.
+    def step(self, actions: Array) -> tuple[Observation, Array, Array, Array, Infos]:
+        """Play actions, indices (N,) or numbers (N, D), and restart the episodes that end.
 
         Returns:
             Observations; rewards (N,) float32; terminated (N,) bool; truncated (N,) bool; infos.
         """
         if self._current is None:
-            raise error.ResetNeeded("GymnasiumVectorEnv: want a reset before the first step")
-        before = self._current
-        stepped, self._current = self.env.step_and_maybe_reset(before.set(self._rows.action_key, self._given(actions)))
+            raise error.ResetNeeded("GymnasiumVectorEnv.step: call reset before the first step")
+        before = self._current.set(self._rows.action_key, self._check_actions(actions))
+        stepped, self._current = self.env.step_and_maybe_reset(before)
         after = stepped["next"]
-        reward, terminated, done = self._rows.earned(stepped, after, after["done"])
-        infos = self._infos(self._current) | self._ended(after, done)
+        reward, terminated, done = self._rows.results(stepped, after, after["done"])
+        infos = self._infos(self._current) | self._final_infos(after, done)
         truncated = done & ~terminated
-        rest = (self._out(value) for value in (reward.float(), terminated, truncated))
-        return self._seen(self._current), *rest, infos
+        observation = self._observe(self._current)
+        return observation, self._out(reward.float()), self._out(terminated), self._out(truncated), infos
 
     def render(self) -> tuple[np.ndarray, ...] | None:
-        """RGB picture of each row's environment, uint8 (H, W, 3), on the host; None without a `render_mode`."""
+        """Draw each row's environment on the host, uint8 (H, W, 3), RGB.
+
+        The result is None without a `render_mode`.
+        """
         if self.render_mode is None:
             return None
         pictures = viewable(self.env).pictures(range(self.env.num_envs), *self.render_size)
         arrays = pictures.cpu().numpy() if isinstance(pictures, Tensor) else pictures
-        return tuple(np.repeat(arrays, self.num_envs // self.env.num_envs, 0))
+        robots = self.num_envs // self.env.num_envs
+        return tuple(np.repeat(arrays, robots, 0))
 
-    def close_extras(self, **kwargs: Any) -> None:
+    def close_extras(self, **kwargs: object) -> None:
         self.env.close()
 
-    def _given(self, actions: Any) -> Tensor:
+    def _check_actions(self, actions: Array) -> Tensor:
+        """Return actions in the form of the environment."""
         action = actions.detach() if isinstance(actions, Tensor) else torch.from_numpy(np.array(actions))
-        wanted = self.action_space.shape
-        if action.shape != wanted:
-            raise ValueError(f"GymnasiumVectorEnv.step: want actions of shape {wanted}; got {tuple(action.shape)}")
+        shape = self.action_space.shape
+        if action.shape != shape:
+            raise ValueError(f"GymnasiumVectorEnv.step: actions must have shape {shape}, not {tuple(action.shape)}")
         spec = self._rows.action
         action = action.to(spec.device).view(spec.shape)
         return action.to(spec.dtype) if spec.dtype.is_floating_point else action
 
-    def _out(self, value: Tensor) -> Any:
+    def _out(self, value: Tensor) -> Array:
+        """Return values in the kind of arrays that is given to the caller."""
+        # A copy: on a CPU the array would else be the environment's own memory.
         return value if self.output == "torch" else np.array(value.cpu().numpy())
 
-    def _observed(self, tensordict: TensorDictBase) -> dict[str, Any]:
+    def _out_in_space_dtype(self, value: Tensor) -> Array:
+        """Return an observation in the dtype of its space: Gymnasium's flags are int8."""
+        if value.dtype == torch.bool and self.output == "numpy":
+            value = value.view(torch.int8)
+        return self._out(value)
+
+    def _observe(self, tensordict: TensorDictBase) -> Observation:
+        observed = {name: self._observe_entry(name, tensordict) for name in self._names}
+        return observed if self._one is None else observed[self._one]
+
+    def _observe_entry(self, name: str, tensordict: TensorDictBase) -> Array:
+        value = self._rows.observe(name, tensordict)
         lead = len(self._rows.shape)
-        seen = {name: self._rows.shown(name, tensordict) for name in self._names}
-        return {name: self._shown(value.reshape(self.num_envs, *value.shape[lead:])) for name, value in seen.items()}
+        return self._out_in_space_dtype(value.reshape(self.num_envs, *value.shape[lead:]))
 
-    def _shown(self, value: Tensor) -> Any:
-        """Observation in the dtype of its space: Gymnasium's flags are int8."""
-        return self._out(value.view(torch.int8) if value.dtype == torch.bool and self.output == "numpy" else value)
-
-    def _seen(self, tensordict: TensorDictBase) -> Any:
-        seen = self._observed(tensordict)
-        return seen if self._one is None else seen[self._one]
-
-    def _infos(self, tensordict: TensorDictBase) -> dict[str, Any]:
+    def _infos(self, tensordict: TensorDictBase) -> Infos:
+        """Return infos of all rows, each with its mask of rows."""
         entries = self._rows.entries(tensordict)
+        infos: Infos = {}
+        if self.masked:
+            infos["action_mask"] = self._out_in_space_dtype(entries["action_mask"].reshape(self.num_envs, -1))
         active = entries.get("active", None)
-        infos = {"action_mask": self._shown(entries["action_mask"].reshape(self.num_envs, -1))} if self.masked else {}
         if active is not None:
-            infos["active"] = self._out(self._rows.flat(active))
-        everyone = self._out(torch.ones(self.num_envs, dtype=torch.bool, device=self.device)) if infos else None
+            infos["active"] = self._out(self._rows.flatten(active))
+        if not infos:
+            return infos
+        everyone = self._out(torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
         return infos | {f"_{name}": everyone for name in infos}
 
-    def _ended(self, after: TensorDictBase, done: Tensor) -> dict[str, Any]:
-        """Infos of rows that ended: final observations, and episode outcomes where their environment ended, too."""
-        over = done & self._rows.flat(after["done"])
-        ends, whole = self._out(done), self._out(over)
-        if self.output == "numpy" and not ends.any():
+    def _final_infos(self, after: TensorDictBase, done: Tensor) -> Infos:
+        """Return final observations of rows that ended, and outcomes of whole episodes.
+
+        An episode is whole once its environment has ended, too.
+        """
+        over = done & self._rows.flatten(after["done"])
+        ends = self._out(done)
+        if isinstance(ends, np.ndarray) and not ends.any():
             return {}
-        outcomes = self.env.episode_outcomes(after)
-        found = {name: self._out(self._rows.flat(value)) for name, value in outcomes.items()}
-        final = self._seen(after)
-        if self.output == "numpy":
+        info: Infos = {}
+        for name, value in self.env.episode_outcomes(after).items():
+            info[name] = self._out(self._rows.flatten(value))
+        whole = self._out(over)
+        info |= {f"_{name}": whole for name in info}
+        final = self._observe(after)
+        if isinstance(ends, np.ndarray):
             final = self._row_by_row(final, ends)
-        info = found | {f"_{name}": whole for name in found}
         return {"final_obs": final, "_final_obs": ends, "final_info": info, "_final_info": ends}
 
-    def _row_by_row(self, seen: Any, ends: np.ndarray) -> np.ndarray:
-        """Object array (N,) of final observations, None elsewhere, as Gymnasium's own environments return it."""
+    def _row_by_row(self, observed: Observation, ends: np.ndarray) -> np.ndarray:
+        """Return final observations as an object array (N,), with None for other rows.
+
+        Gymnasium's own environments return them so.
+        """
         rows = np.full(self.num_envs, None, dtype=object)
         for row in ends.nonzero()[0]:
-            rows[row] = {name: value[row] for name, value in seen.items()} if self._one is None else seen[row]
+            if isinstance(observed, dict):
+                rows[row] = {name: value[row] for name, value in observed.items()}
+            else:
+                rows[row] = observed[row]
         return rows
 
 
 def _space(spec: TensorSpec, lead: int) -> spaces.Space[Any]:
-    """Gymnasium space of one row of a specification whose first `lead` axes are those of rows."""
+    """Return Gymnasium's space of one row, of a spec whose first `lead` axes are rows."""
     shape = tuple(spec.shape[lead:])
     if spec.dtype == torch.bool:
         return spaces.MultiBinary(shape)
     if isinstance(spec, Categorical):
         number = int(spec.space.n)
         return spaces.Box(0, number - 1, shape, dtype=np.int64) if shape else spaces.Discrete(number)
-    first = (0,) * lead
+    first_row = (0,) * lead
     dtype = np.dtype(str(spec.dtype).removeprefix("torch."))
-    low, high = (bound[first].cpu().numpy() for bound in (spec.space.low, spec.space.high))
+    low = spec.space.low[first_row].cpu().numpy()
+    high = spec.space.high[first_row].cpu().numpy()
+    # TorchRL gives numbers without bounds the limits of their dtype.
     if not isinstance(spec, Bounded) and dtype.kind == "f":
-        low, high = np.full_like(low, -np.inf), np.full_like(high, np.inf)
-    return cast("spaces.Space[Any]", spaces.Box(low, high, dtype=dtype.type))
+        low = np.full_like(low, -np.inf)
+        high = np.full_like(high, np.inf)
+    return spaces.Box(low, high, dtype=dtype.type)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, final
+from typing import final
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -13,28 +13,31 @@ from torchrl.data import Bounded, Categorical
 from torchrl_gpu.envs.adapters.agent_rows import AgentRows
 from torchrl_gpu.envs.base import BatchedEnv
 
+# Length of an episode that is never cut off: rsl_rl wants a number.
 _ENDLESS = 1_000_000
 
 
 @final
 class RslRlVecEnv:
-    """A `BatchedEnv` under the contract of `rsl_rl.env.VecEnv`, version 5.5; nothing is read back in a step.
+    """A `BatchedEnv` under the contract of `rsl_rl.env.VecEnv`, version 5.5.
 
-    Rows are environments, or, where these group their robots, robots: N = environments · robots. A robot is done once
-    in an episode, when it ends by itself or is cut off; until the next episode it then earns 0. Environments restart
-    their own rows. Rows whose count was assigned to `episode_length_buf`, as `init_at_random_ep_len` does, are cut off
-    after the environment's `max_steps`, where it has some.
+    A step reads nothing back to the host. Rows are environments, or robots if the environment groups them: N =
+    environments · robots. A robot is done once in an episode, when it ends by itself or is cut off. From then on, until
+    the next episode, it earns 0. Environments restart their own rows. Rows whose count was assigned to
+    `episode_length_buf`, as `init_at_random_ep_len` does, are cut off after the environment's `max_steps`, if it has
+    any.
 
-    rsl_rl has Gaussian policies only. A continuous action is what they give, from [−1, 1] to the bounds and no further.
-    Of discrete actions each has a number of its own, and the legal one with the largest is taken.
+    rsl_rl has Gaussian policies only. Their numbers from −1 to 1 are scaled to the bounds of a continuous action;
+    numbers beyond are clipped. Among discrete actions each has a number of its own, and the legal one with the largest
+    is taken.
 
     Limits of rsl_rl itself: it bootstraps a time-out from the state before the last step; its checkpoints hold no
     environment. Give its runner `check_for_nan: False`, else it reads the device at every step.
 
     Args:
         env: The environment.
-        observations: Numbers and flags that are joined, in this order, to the observation group "policy"; None for all
-            vectors of several real numbers.
+        observations: Names of numbers and flags, which are joined in this order to the observation group "policy"; None
+            for all vectors of several real numbers.
 
     Raises:
         ValueError: There is no such observation, several actions, or one that is neither an index nor bounded.
@@ -43,69 +46,80 @@ class RslRlVecEnv:
     def __init__(self, env: BatchedEnv, observations: Sequence[str] | None = None) -> None:
         self.env = env
         self._rows = AgentRows(env, type(self).__name__)
-        self.num_envs = self._rows.number
+        self.num_envs = self._rows.num_rows
         spec = self._rows.action
         self._discrete = isinstance(spec, Categorical)
         self.num_actions = int(spec.space.n) if isinstance(spec, Categorical) else int(spec.shape[-1])
         if isinstance(spec, Bounded):
-            self._low, self._high = spec.space.low, spec.space.high
+            self._low = spec.space.low
+            self._high = spec.space.high
         self.max_episode_length = int(getattr(env, "max_steps", _ENDLESS))
         self.device = env.device
-        self.cfg: dict[str, Any] = {"environment": type(env).__name__, "num_envs": env.num_envs}
+        self.cfg: dict[str, object] = {"environment": type(env).__name__, "num_envs": env.num_envs}
         self.episode_length_buf = torch.zeros(self.num_envs, dtype=torch.int64, device=env.device)
+        # Mean outcomes of the episodes that ended last.
         self._recent = {name: torch.zeros((), device=env.device, dtype=torch.float32) for name in env.outcome_names}
         self._current = env.reset()
         self._names = self._vectors() if observations is None else list(observations)
-        shown = self._rows.entries(self._current)
-        if not self._names or not set(self._names) <= set(shown.keys()):
-            there = ", ".join(map(str, shown.keys()))
-            raise ValueError(f"RslRlVecEnv: want observations among {there}; got {', '.join(self._names) or 'none'}")
+        known = self._rows.entries(self._current).keys()
+        if not self._names or not set(self._names) <= set(known):
+            among = ", ".join(map(str, known))
+            raise ValueError(f"RslRlVecEnv: observations must be among {among}, not {', '.join(self._names) or 'none'}")
 
     def get_observations(self) -> TensorDict:
-        """Current observations: "policy" (N, D) float32."""
-        shown = [self._rows.shown(name, self._current) for name in self._names]
-        parts = [value.reshape(self.num_envs, -1).float() for value in shown]
+        """Return the current observations: "policy" (N, D) float32."""
+        values = [self._rows.observe(name, self._current) for name in self._names]
+        parts = [value.reshape(self.num_envs, -1).float() for value in values]
+        # A copy in either case, since the caller keeps it while the environment steps.
         joined = torch.cat(parts, -1) if len(parts) > 1 else parts[0].clone()
         return TensorDict({"policy": joined}, [self.num_envs], device=self.device)
 
-    def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
-        """Plays actions (N, A), real numbers, and restarts the episodes that end.
+    def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, object]]:
+        """Play actions (N, A), real numbers, and restart the episodes that end.
 
         Returns:
-            Next observations; rewards (N,) float32; ends (N,) bool; `time_outs` (N,) bool, the ends that are no
-            terminations, and in `log` the mean outcomes of the episodes that have ended last.
+            Next observations; rewards (N,) float32; ends (N,) bool; and extras: `time_outs` (N,) bool, the ends that
+            are no terminations, and `log`, the mean outcomes of the episodes that ended last.
         """
         before = self._rows.entries(self._current)
-        stepped = self.env.step(self._current.set(self._rows.action_key, self._given(actions, before)))
+        stepped = self.env.step(self._current.set(self._rows.action_key, self._choose_action(actions, before)))
         after = stepped["next"]
         self.episode_length_buf = self.episode_length_buf + 1
-        long = self.episode_length_buf >= self.max_episode_length
-        over = after["done"] | long.view(self.env.num_envs, -1).any(-1, keepdim=True)
-        reward, terminated, done = self._rows.earned(stepped, after, over)
-        self.episode_length_buf = torch.where(self._rows.flat(over), 0, self.episode_length_buf)
+        is_long = self.episode_length_buf >= self.max_episode_length
+        over = after["done"] | is_long.view(self.env.num_envs, -1).any(-1, keepdim=True)
+        reward, terminated, done = self._rows.results(stepped, after, over)
+        self.episode_length_buf = torch.where(self._rows.flatten(over), 0, self.episode_length_buf)
         self._log(after, over)
         following = self.env._step_mdp(stepped)
         self._current = self.env.maybe_reset(following.set("done", over))
-        extras = {"time_outs": done & ~terminated, "log": {f"/{name}": value for name, value in self._recent.items()}}
+        # rsl_rl logs names with a slash as they are, and puts others under a heading of its own.
+        log = {f"/{name}": value for name, value in self._recent.items()}
+        extras: dict[str, object] = {"time_outs": done & ~terminated, "log": log}
         return self.get_observations(), reward.float(), done, extras
 
     def _vectors(self) -> list[str]:
+        """Return the names of observations that are vectors of several real numbers."""
         lead = len(self._rows.shape)
-        return [
-            name
-            for name, each in self._rows.observations.items()
-            if each.ndim == lead + 1 and each.shape[-1] > 1 and each.dtype.is_floating_point
-        ]
+        names = []
+        for name, spec in self._rows.observations.items():
+            if spec.ndim == lead + 1 and spec.shape[-1] > 1 and spec.dtype.is_floating_point:
+                names.append(name)
+        return names
 
-    def _given(self, actions: Tensor, shown: TensorDictBase) -> Tensor:
+    def _choose_action(self, actions: Tensor, before: TensorDictBase) -> Tensor:
+        """Return the environment's actions for the numbers of a policy."""
         actions = actions.view(*self._rows.shape, self.num_actions)
         if self._discrete:
-            mask: Tensor | None = shown.get("action_mask", None)
+            mask: Tensor | None = before.get("action_mask", None)
             return (actions if mask is None else torch.where(mask, actions, -torch.inf)).argmax(-1)
         scaled = self._low + (actions + 1) * (self._high - self._low) / 2
         return scaled.clamp(self._low, self._high)
 
     def _log(self, after: TensorDictBase, over: Tensor) -> None:
+        """Keep the mean outcomes of the episodes that end.
+
+        The host does not ask whether any does.
+        """
         number = over.sum()
         for name, value in self.env.episode_outcomes(after).items():
             mean = torch.where(over, value.float(), 0.0).sum() / number.clamp_min(1)

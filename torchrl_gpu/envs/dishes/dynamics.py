@@ -1,4 +1,7 @@
-"""Slices of a batch of shifts in torch, as `tests/envs/dishes/reference.py` defines them."""
+"""Slices of a batch of shifts, in torch.
+
+`tests/envs/dishes/reference.py` defines them in NumPy.
+"""
 
 from __future__ import annotations
 
@@ -14,24 +17,41 @@ Number = TypeVar("Number")
 
 
 class Slice(NamedTuple, Generic[Number]):
-    """Result of a slice of a shift; of a batch of them, tensors (N,) float32."""
+    """Result of a slice of a shift, or of a batch of them as tensors (N,) float32.
 
-    stack: Number  # dishes that wait at its end
-    fatigue: Number  # at its end, in [0, 1]; wear in [0, 1)
+    Attributes:
+        stack: Dishes that wait at its end.
+        fatigue: At its end, in [0, 1].
+        wear: At its end, in [0, 1).
+        trend: Logarithm of the demand of the next slice over its usual level.
+        washed: Dishes that were washed, including the broken ones.
+        broken: Dishes that broke, a whole number.
+        reward: EUR.
+    """
+
+    stack: Number
+    fatigue: Number
     wear: Number
-    trend: Number  # logarithm of the demand of the next slice over its usual level
-    washed: Number  # dishes that were washed, the broken ones among them
-    broken: Number  # dishes that broke, a whole number
-    reward: Number  # EUR
+    trend: Number
+    washed: Number
+    broken: Number
+    reward: Number
 
 
 def demand_of(prices: Economics, trend: Tensor) -> Tensor:
-    """Dishes that come in a slice, (N,); `prices.demand` on average over the trends of a shift."""
+    """Return the dishes that come in a slice, (N,).
+
+    On average over the trends of a shift they are `prices.demand`.
+    """
     return prices.demand * (trend - prices.demand_swing**2 / 2).exp()
 
 
 def normal(uniform: Tensor) -> Tensor:
-    """Nearly normal numbers (N,) of mean 0 and variance 1, within ±3: sums of three uniform ones each, (N, 3)."""
+    """Return nearly normal numbers (N,) of mean 0 and variance 1, within ±3.
+
+    Each is a sum of three uniform ones, (N, 3). Exact normal numbers have no bounds, so that no state of a shift would
+    have any.
+    """
     return 2 * (uniform.sum(1) - 1.5)
 
 
@@ -43,14 +63,21 @@ def work(
     weather: Tensor,
     stationary: bool = False,
 ) -> Slice[Tensor]:
-    """Result of a slice in every shift, from its stack, fatigue, wear and trend at the beginning, (N,) float32 each.
+    """Return the result of a slice in every shift.
 
-    The action (N, 2) is speed and care in [0, 1]. `chance` (N,) in [0, 1) decides how many dishes break, as a Poisson
-    number of at most `MOST_BROKEN`; `weather` (N,), standard normal, moves demand. A `stationary` shift has as many
-    dishes as are wanted, and neither stack, fatigue nor wear.
+    Args:
+        prices: Prices and rates.
+        state: Stack, fatigue, wear and trend at the beginning, (N,) float32 each.
+        action: Speed and care in [0, 1], (N, 2).
+        chance: Decides how many dishes break, a Poisson number of at most `MOST_BROKEN`; (N,) in [0, 1).
+        weather: Moves demand; (N,), of mean 0 and variance 1.
+        stationary: Whether there are always enough dishes, and neither stack, fatigue nor wear.
     """
     speed, care = action.unbind(1)
-    stack, fatigue, wear, trend = (state[name] for name in ("stack", "fatigue", "wear", "trend"))
+    stack = state["stack"]
+    fatigue = state["fatigue"]
+    wear = state["wear"]
+    trend = state["trend"]
     washed = prices.capacity * speed * (1 - prices.tired_share * fatigue)
     strain = 1 + prices.tired_odds * fatigue + prices.worn_odds * wear
     waiting = stack
@@ -65,21 +92,31 @@ def work(
         return Slice(stack, fatigue, wear, trend, washed, broken, reward)
     used = wear + washed * prices.wear_per_dish
     worn = used >= 1
+    reward = reward - prices.tool * worn.to(reward)
     effort = (speed**2 + care**2) / 2
+    fatigue = fatigue + prices.fatigue_rate * (effort - fatigue)
+    # The noise keeps the variance of the trend the same from slice to slice.
     memory = prices.demand_memory
+    noise = prices.demand_swing * math.sqrt(1 - memory**2) * weather
     return Slice(
         stack=waiting - washed,
-        fatigue=fatigue + prices.fatigue_rate * (effort - fatigue),
+        fatigue=fatigue,
         wear=torch.where(worn, 0.0, used),
-        trend=memory * trend + prices.demand_swing * math.sqrt(1 - memory**2) * weather,
+        trend=memory * trend + noise,
         washed=washed,
         broken=broken,
-        reward=reward - prices.tool * worn.to(reward),
+        reward=reward,
     )
 
 
 def poisson(mean: Tensor, chance: Tensor) -> Tensor:
-    """Poisson numbers (N,) float32 of at most `MOST_BROKEN`: how many cumulative probabilities `chance` reaches."""
+    """Return Poisson numbers (N,) float32 of at most `MOST_BROKEN`.
+
+    Each is how many cumulative probabilities its `chance` reaches. `torch.poisson` would take a generator's numbers,
+    which no seed of an environment determines.
+    """
     count = torch.arange(MOST_BROKEN, device=mean.device, dtype=torch.int64)
+    # The probability of k is that of k − 1, times mean / k.
     factors = torch.cat([(-mean).exp()[:, None], mean[:, None] / (count[1:])], 1)
-    return (chance[:, None] >= factors.cumprod(1).cumsum(1)).sum(1).float()
+    cumulative = factors.cumprod(1).cumsum(1)
+    return (chance[:, None] >= cumulative).sum(1).float()

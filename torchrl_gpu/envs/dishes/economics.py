@@ -20,14 +20,13 @@ class Economics:
     Attributes:
         value: Of a clean dish, EUR.
         damage: Of a broken dish, EUR, beyond the value that it does not bring.
-        energy: Hot water and force of a slice at full speed, EUR; goes with the square of speed.
-        attention: Effort of a slice at full care, EUR; goes with the square of care.
+        energy: Hot water and force of a slice at full speed, EUR. It grows with the square of speed.
+        attention: Effort of a slice at full care, EUR. It grows with the square of care.
         wage: Of a slice, EUR.
-        tool: Price of a new sponge, EUR; a worn one is replaced by itself.
+        tool: Price of a new sponge, EUR. A worn one is replaced automatically.
         capacity: Dishes of a slice at full speed by a rested arm.
         fragility: Odds of breaking a dish at full speed without care, rested, with a new sponge and no stack.
-        tired_odds, worn_odds, stacked_odds: By how much of themselves full fatigue, a worn sponge and a full stack
-            raise the odds.
+        tired_odds, worn_odds, stacked_odds: Share by which full fatigue, a worn sponge and a full stack raise the odds.
         tired_share: Share of the capacity that full fatigue takes.
         fatigue_rate: Share of the way from fatigue to effort that a slice goes.
         wear_per_dish: Of a sponge, which is worn at 1.
@@ -62,19 +61,27 @@ class Economics:
             object.__setattr__(self, field.name, value)
         for name in ("fatigue_rate", "demand_memory", "tired_share", "wear_per_dish"):
             if getattr(self, name) > 1:
-                raise ValueError(f"Economics: {name} must be at most 1; got {getattr(self, name)}")
+                raise ValueError(f"Economics: {name} must be at most 1, not {getattr(self, name)}")
         if not (self.capacity > 0 and self.demand > 0 and self.stack_limit > 0):
             raise ValueError(
                 "Economics: capacity, demand and stack_limit must be above 0;"
-                f" got {self.capacity}, {self.demand} and {self.stack_limit}"
+                f" they are {self.capacity}, {self.demand} and {self.stack_limit}"
             )
         worst = self.fragility * (1 + self.tired_odds + self.worn_odds + self.stacked_odds)
         if worst > 1:
-            raise ValueError(f"Economics: fragility must leave odds of at most 1 in the worst case; got {worst:.3g}")
+            raise ValueError(
+                f"Economics: fragility {self.fragility:g} gives odds of {worst:.3g} in the worst case, more than 1"
+            )
 
 
 class Optimum(NamedTuple):
-    """Optimum of a stationary shift: speed and care of every slice, and the reward of a slice, EUR."""
+    """Optimum of a stationary shift.
+
+    Attributes:
+        speed: Of every slice.
+        care: Of every slice.
+        reward: Of a slice, EUR.
+    """
 
     speed: float
     care: float
@@ -82,10 +89,11 @@ class Optimum(NamedTuple):
 
 
 def slice_reward(prices: Economics, speed: np.ndarray, care: np.ndarray) -> np.ndarray:
-    """Expected reward of a slice, EUR, rested, with a new sponge, no stack and as many dishes as are wanted.
+    """Return the expected reward of a slice of a stationary shift, EUR.
 
-    `v·c·s − (v + d)·E[min(n, 16)] − e·s² − a·k² − w` of speed s and care k in [0, 1], with capacity c, value v, damage
-    d, energy e, attention a, wage w, and n broken dishes, a Poisson number of mean `c·b·s²·(1 − k)` with fragility b.
+    The arm is rested, the sponge new, and there are enough dishes, but no stack. The reward is `v·c·s − (v +
+    d)·E[min(n, 16)] − e·s² − a·k² − w` of speed s and care k in [0, 1], with capacity c, value v, damage d, energy e,
+    attention a, wage w, and n broken dishes, a Poisson number of mean `c·b·s²·(1 − k)` with fragility b.
     """
     washed = prices.capacity * speed
     broken = _mean_broken(washed * prices.fragility * speed * (1 - care))
@@ -94,45 +102,63 @@ def slice_reward(prices: Economics, speed: np.ndarray, care: np.ndarray) -> np.n
 
 
 def _mean_broken(mean: np.ndarray) -> np.ndarray:
-    """Mean of the smaller of a Poisson number and `MOST_BROKEN`."""
-    term = up_to = np.exp(-mean)  # of as many, and of no more
-    total = 1 - up_to
+    """Return the mean of the smaller of a Poisson number and `MOST_BROKEN`.
+
+    It is the sum over k < `MOST_BROKEN` of the probability of more than k.
+    """
+    # Probabilities of exactly `number`, and of at most as many.
+    exactly = np.exp(-mean)
+    at_most = exactly
+    total = 1 - at_most
     for number in range(1, MOST_BROKEN):
-        term = term * mean / number
-        up_to = up_to + term
-        total = total + np.maximum(1 - up_to, 0.0)
-    return np.where(mean < 0.1, mean, total)  # below, the sum rounds more than the cap takes
+        exactly = exactly * mean / number
+        at_most = at_most + exactly
+        total = total + np.maximum(1 - at_most, 0.0)
+    # Below this mean, rounding errors of the sum exceed what the cap takes away.
+    return np.where(mean < 0.1, mean, total)
 
 
 def stationary_optimum(prices: Economics) -> Optimum:
-    """Optimal speed and care of a stationary shift; derived in `docs/environments/dishwashing.md`.
+    """Return the optimal speed and care of a stationary shift.
 
-    For a speed s the best care is min(1, κs²), κ = c(v + d)b / 2a; what is left is a polynomial in s on either side of
-    κs² = 1, whose largest value is at a root of its derivative or at an end. Where more dishes would break than can,
-    the optimum is elsewhere, and a grid search that closes in finds it.
+    For a speed s the best care is min(1, κs²), κ = c(v + d)b / 2a. That leaves a polynomial in s on either side of
+    κs² = 1. Its largest value is at a root of its derivative or at an end. `docs/environments/dishwashing.md` derives
+    this. It ignores the cap `MOST_BROKEN`. If that cap matters, the optimum is elsewhere, and a grid search finds it.
     """
     loss = prices.capacity * (prices.value + prices.damage) * prices.fragility
-    gain, energy, attention = prices.capacity * prices.value, prices.energy, prices.attention
-    bend = np.sqrt(2 * attention / loss) if loss > 0 else np.inf  # the speed from which on care is full
-    within = np.roots([loss**2 / attention, 0.0, -2 * (loss + energy), gain]) if attention > 0 else np.array([])
-    beyond = gain / (2 * energy) if energy > 0 else 1.0
-    speeds = [0.0, 1.0, min(1.0, bend), min(1.0, beyond), *(root.real for root in within if abs(root.imag) < 1e-9)]
+    gain = prices.capacity * prices.value
+    energy = prices.energy
+    attention = prices.attention
+    # The speed from which on care is full.
+    full_care = np.sqrt(2 * attention / loss) if loss > 0 else np.inf
+    speeds = [0.0, 1.0, min(1.0, full_care)]
+    # Roots of the derivative beyond that speed, and below it.
+    speeds.append(min(1.0, gain / (2 * energy) if energy > 0 else 1.0))
+    if attention > 0:
+        roots = np.roots([loss**2 / attention, 0.0, -2 * (loss + energy), gain])
+        speeds += [root.real for root in roots if abs(root.imag) < 1e-9]
+
     speed = np.array([each for each in speeds if 0 <= each <= 1])
-    care = np.minimum(1.0, (speed / bend) ** 2) if bend > 0 else np.ones_like(speed)
+    care = np.minimum(1.0, (speed / full_care) ** 2) if full_care > 0 else np.ones_like(speed)
     reward = slice_reward(prices, speed, care)
     best = int(reward.argmax())
-    found = Optimum(float(speed[best]), float(care[best]), float(reward[best]))
-    capped = _grid_optimum(prices)
-    return capped if capped.reward > found.reward + 1e-9 * max(1.0, abs(found.reward)) else found
+    derived = Optimum(float(speed[best]), float(care[best]), float(reward[best]))
+    searched = _grid_optimum(prices)
+    # The search finds the derived optimum up to rounding, which is less exact.
+    is_better = searched.reward > derived.reward + 1e-9 * max(1.0, abs(derived.reward))
+    return searched if is_better else derived
 
 
 def _grid_optimum(prices: Economics) -> Optimum:
-    """Optimum on a grid of speeds and cares, and on ever finer ones around it."""
-    best, width = np.array([0.5, 0.5]), 0.5
+    """Search a grid of speeds and cares, and ever finer ones around its best point."""
+    best = np.array([0.5, 0.5])
+    width = 0.5
     while width > 1e-9:
-        speeds, cares = (np.linspace(max(0.0, at - width), min(1.0, at + width), 101) for at in best)
+        speeds = np.linspace(max(0.0, best[0] - width), min(1.0, best[0] + width), 101)
+        cares = np.linspace(max(0.0, best[1] - width), min(1.0, best[1] + width), 101)
         speed, care = np.meshgrid(speeds, cares, indexing="ij")
         reward = slice_reward(prices, speed, care)
         place = np.unravel_index(reward.argmax(), reward.shape)
-        best, width = np.array([speed[place], care[place]]), width / 10
+        best = np.array([speed[place], care[place]])
+        width /= 10
     return Optimum(float(best[0]), float(best[1]), float(reward[place]))

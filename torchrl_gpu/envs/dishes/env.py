@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from tensordict import TensorDictBase
@@ -22,34 +22,40 @@ from torchrl_gpu.envs.state_validation import Bounds
 from torchrl_gpu.envs.viewable import Decision, Overlay
 from torchrl_gpu.system import arguments
 
-_MOST_DEMAND = 4.0  # times the usual one, in what is observed
-_TURN = 0.45  # of a phase from slice to slice at most, so that its direction is visible
+# Most that is observed of the demand, in multiples of the usual one.
+_MOST_DEMAND = 4.0
+
+# Most that a phase turns from slice to slice: less than half a turn, so that its direction is visible.
+_TURN = 0.45
+
+_PHASES = ("belt", "arm", "shake", "foam")
 
 
 class DishwashingEnv(EpisodicEnv):
-    """Dishwashing shifts: how fast and how carefully to wash in every slice of a minute.
+    """Shifts at a sink, in which each step is a minute of washing.
 
-    Speed washes more dishes, costs energy, tires and breaks; care keeps dishes whole, costs attention and tires.
-    Demand swings, dishes pile up, and the sponge wears. The reward is what a slice earns, EUR: clean dishes, less
-    damage, energy, attention, wage and new sponges; see `Economics` and `docs/environments/dishwashing.md`.
+    Speed washes more dishes, but costs energy, tires and breaks dishes. Care keeps dishes whole, but costs attention
+    and tires. Demand swings, dishes pile up, and the sponge wears. The reward is what a slice of a minute earns, EUR:
+    clean dishes, minus damage, energy, attention, wage and new sponges. See `Economics` and
+    `docs/environments/dishwashing.md`.
 
-    The action is (speed, care), (N, 2) float32 in [0, 1]. Observed is, by `observe_as`,
+    The action is (speed, care), (N, 2) float32 in [0, 1]. Observations depend on `observe_as`:
 
-    - "state": `observation` (N, 6) float32: stack over its limit, fatigue, wear, demand over the usual one (at most 4,
-      over 4), share of the shift that is over, and whether a dish broke in the last slice;
+    - "state": `observation` (N, 6) float32: stack over its limit, fatigue, wear, demand over 4 times the usual one (at
+      most 1), share of the shift that is over, and whether a dish broke in the last slice;
     - "video": `clip` (N, T, 3, H, W) uint8, the pictures of the last T slices, the oldest first; before there are T,
-      the first is repeated. All but stack and time must be inferred from motion. `frame` and `frame_at` are there for
-      replay, see `clip_specs`.
+      the first is repeated. Everything except stack and time must be inferred from motion. `frame` and `frame_at` are
+      for replay, see `clip_specs`.
 
-    Episodes last `max_steps` slices; `profit`, their sum of rewards in EUR, and `clean` and `broken` dishes are their
-    outcomes.
+    Episodes last `max_steps` slices. Their outcomes are `profit`, the sum of rewards in EUR, and the numbers of `clean`
+    and `broken` dishes.
 
     Args:
         num_envs: N; in the config of a run also "auto", see `docs/training.md`.
         observe_as: Kind of observations.
         clip_length: T.
         frame_size: H and W, pixels, 16 or more each.
-        stationary: Whether nothing moves: as many dishes as are wanted, and neither stack, fatigue nor wear. The best
+        stationary: Whether conditions are constant: always enough dishes, and neither stack, fatigue nor wear. The best
             policy is known then, see `optimum`.
         economics: Prices and rates.
         max_steps: Slices of a shift.
@@ -75,11 +81,12 @@ class DishwashingEnv(EpisodicEnv):
         self.clip_length, self.frame_size = clips.clip_size(where, clip_length, frame_size, 16)
         self.stationary = arguments.flag(where, "stationary", stationary)
         self.economics = economics
+        outcomes = {name: Unbounded((1,), dtype=torch.float32) for name in ("profit", "clean", "broken")}
         super().__init__(
             num_envs,
             observations=self._observations(),
             action=Bounded(0.0, 1.0, (2,), dtype=torch.float32),
-            outcomes={name: Unbounded((1,), dtype=torch.float32) for name in ("profit", "clean", "broken")},
+            outcomes=outcomes,
             max_steps=max_steps,
             device=device,
             seed=seed,
@@ -94,10 +101,10 @@ class DishwashingEnv(EpisodicEnv):
 
     @property
     def stored_keys(self) -> list[str]:
-        """Observation keys that replay must store: of clips, each frame once."""
+        """Observation keys that replay must store: for clips, each frame once."""
         return list(clips.STORED_KEYS) if self.observe_as == "video" else super().stored_keys
 
-    def restore(self, tensordict: TensorDictBase, replay: Any = None) -> TensorDictBase:
+    def restore(self, tensordict: TensorDictBase, replay: object = None) -> TensorDictBase:
         if self.observe_as == "state":
             return super().restore(tensordict, replay)
         return clips.restore_clips(f"{type(self).__name__}.restore", tensordict, replay, self.clip_length)
@@ -108,46 +115,58 @@ class DishwashingEnv(EpisodicEnv):
         return stationary_optimum(self.economics)
 
     def begin(self) -> dict[str, Tensor]:
-        """State of a new shift: rested, with a new sponge, and with up to a quarter of a full stack."""
+        """Return the state of a new shift.
+
+        It begins rested, with a new sponge and up to a quarter of a full stack.
+        """
         drawn = self.uniform(8)
         zero = torch.zeros_like(drawn[:, 0])
-        still = self.stationary
+        if self.stationary:
+            stack = zero
+            trend = zero.clone()
+        else:
+            stack = drawn[:, 0] * (self.economics.stack_limit / 4)
+            trend = self.economics.demand_swing * dynamics.normal(drawn[:, 1:4])
         state = {
-            "stack": zero if still else drawn[:, 0] * (self.economics.stack_limit / 4),
+            "stack": stack,
             "fatigue": zero.clone(),
             "wear": zero.clone(),
-            "trend": zero.clone() if still else self.economics.demand_swing * dynamics.normal(drawn[:, 1:4]),
+            "trend": trend,
             "broken": zero.clone(),
             "clean": zero.clone(),
             "broken_so_far": zero.clone(),
             "profit": zero.clone(),
-            **{name: drawn[:, 4 + i] for i, name in enumerate(("belt", "arm", "shake", "foam"))},
         }
+        for i, phase in enumerate(_PHASES):
+            state[phase] = drawn[:, 4 + i]
         if self.observe_as == "video":
             state["clip"] = clips.first_clip(self._camera.draw(state, zero), self.clip_length)
             state["shown"] = self._state["shown"] + 1 if "shown" in self._state else torch.zeros_like(self._env_index)
         return state
 
     def advance(self, state: dict[str, Tensor], action: Tensor) -> Advanced:
-        action = action.nan_to_num(0.0).clamp(0.0, 1.0)  # what is no number moves nothing
+        # NaN of a policy that diverged is no work at all.
+        action = action.nan_to_num(0.0).clamp(0.0, 1.0)
         drawn = self.uniform(4)
         prices = self.economics
-        worked = dynamics.work(prices, state, action, drawn[:, 0], dynamics.normal(drawn[:, 1:]), self.stationary)
-        coming = dynamics.demand_of(prices, worked.trend) / prices.stack_limit  # more than fit are turned away
+        weather = dynamics.normal(drawn[:, 1:])
+        worked = dynamics.work(prices, state, action, drawn[:, 0], weather, stationary=self.stationary)
+        # The belt shows the demand as a share of what the stack can take.
+        coming = dynamics.demand_of(prices, worked.trend) / prices.stack_limit
         after = {
             "stack": worked.stack,
             "fatigue": worked.fatigue,
             "wear": worked.wear,
             "trend": worked.trend,
             "broken": worked.broken,
-            "clean": state["clean"] + worked.washed - worked.broken,
-            "broken_so_far": state["broken_so_far"] + worked.broken,
-            "profit": state["profit"] + worked.reward,
-            "belt": _turned(state["belt"], coming),
-            "arm": _turned(state["arm"], action[:, 0]),
-            "shake": _turned(state["shake"], torch.full_like(coming, 0.7)),
-            "foam": _turned(state["foam"], 1 - worked.wear),
         }
+        after["clean"] = state["clean"] + worked.washed - worked.broken
+        after["broken_so_far"] = state["broken_so_far"] + worked.broken
+        after["profit"] = state["profit"] + worked.reward
+        after["belt"] = _turn(state["belt"], coming)
+        after["arm"] = _turn(state["arm"], action[:, 0])
+        after["shake"] = _turn(state["shake"], torch.full_like(coming, 0.7))
+        after["foam"] = _turn(state["foam"], 1 - worked.wear)
         if self.observe_as == "video":
             after["clip"] = clips.next_clip(state["clip"], self._camera.draw(after, self._clock))
             after["shown"] = state["shown"] + 1
@@ -155,27 +174,23 @@ class DishwashingEnv(EpisodicEnv):
         return Advanced(after, worked.reward, torch.zeros_like(coming, dtype=torch.bool), outcomes)
 
     def observe(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Observations as numbers or clips, by `observe_as`."""
+        """Return observations as numbers or clips, by `observe_as`."""
         if self.observe_as == "video":
-            return clips.seen(state["clip"], state["shown"], self._state["step_count"])
+            return clips.clip_observations(state["clip"], state["shown"], self._state["step_count"])
         prices = self.economics
-        seen = [
-            state["stack"] / prices.stack_limit,
-            state["fatigue"],
-            state["wear"],
-            dynamics.demand_of(prices, state["trend"]) / (_MOST_DEMAND * prices.demand),
-            self._clock,
-            (state["broken"] > 0).float(),
-        ]
+        demand = dynamics.demand_of(prices, state["trend"]) / (_MOST_DEMAND * prices.demand)
+        has_broken = (state["broken"] > 0).float()
+        stack = state["stack"] / prices.stack_limit
+        seen = [stack, state["fatigue"], state["wear"], demand, self._clock, has_broken]
         return {"observation": torch.stack(seen, 1).clamp(0.0, 1.0)}
 
     def metrics(self) -> dict[str, Tensor]:
-        """Steps, episodes, return, waiting, clean and broken dishes, fatigue and wear of the running shifts."""
+        """Return counts, return, dishes, fatigue and wear of the running shifts."""
         counts = {"waiting": "stack", "clean": "clean", "broken": "broken_so_far", "fatigue": "fatigue", "wear": "wear"}
         return super().metrics() | {name: self.entries[key] for name, key in counts.items()}
 
     def pictures(self, index: Sequence[int] | Tensor, width: int, height: int) -> Tensor:
-        """Current pictures of some of the shifts, uint8 (B, H, W, 3) RGB."""
+        """Draw some of the shifts, uint8 (B, H, W, 3), RGB."""
         rows = index if isinstance(index, Tensor) else torch.tensor(list(index), device=self.device, dtype=torch.int64)
         camera = Camera(height, width, self.economics.stack_limit, self.device)
         seen = {name: self.entries[name][rows] for name in VISIBLE}
@@ -183,11 +198,11 @@ class DishwashingEnv(EpisodicEnv):
 
     @property
     def overlays(self) -> Mapping[str, Overlay]:
-        """Overlay of the policy's clip, where it observes clips."""
+        """Overlay of the policy's clip, if it observes clips."""
         return {"seen": Overlay("What the policy sees", "env")} if self.observe_as == "video" else {}
 
     def overlay(self, name: str, index: int, width: int, height: int, decision: Decision | None) -> Tensor:
-        """Contact sheet of the clip of one shift, its frames in order in rows, uint8 (H, W, 3) RGB."""
+        """Draw the frames of one shift's clip in rows, uint8 (H, W, 3), RGB."""
         return clips.sheet(self.entries["clip"][index], width, height)
 
     @cached_property
@@ -201,23 +216,24 @@ class DishwashingEnv(EpisodicEnv):
         return self._state["step_count"].float() / self.max_steps
 
     def _state_bounds(self) -> dict[str, Bounds]:
-        share, most = Bounds(0.0, 1.0), 1e9
+        most = 1e9
         memory = self.economics.demand_memory
         times = 1.0 if memory == 1 else math.sqrt((1 + memory) / (1 - memory))
-        reach = 1.001 * 3 * times * self.economics.demand_swing  # `dynamics.normal` gives three deviations at most
-        return {
-            "step_count": Bounds(0, 2**62),  # those after the end are counted, too
-            "episode": Bounds(0, 2**62),
-            "shown": Bounds(0, 2**62),
-            "stack": Bounds(0.0, self.economics.stack_limit),
-            "trend": Bounds(-reach, reach),
-            "broken": Bounds(0.0, MOST_BROKEN),
-            **dict.fromkeys(("fatigue", "wear", "belt", "arm", "shake", "foam"), share),
-            "clean": Bounds(-most, most),  # more may break than is washed
-            "broken_so_far": Bounds(0.0, most),
-        }
+        # `dynamics.normal` gives three deviations at most. The trend remembers a sum of them.
+        reach = 1.001 * 3 * times * self.economics.demand_swing
+        # Steps after the end of an episode are counted, too.
+        bounds = {name: Bounds(0, 2**62) for name in ("step_count", "episode", "shown")}
+        bounds["stack"] = Bounds(0.0, self.economics.stack_limit)
+        bounds["trend"] = Bounds(-reach, reach)
+        bounds["broken"] = Bounds(0.0, MOST_BROKEN)
+        # A Poisson number of broken dishes may exceed those that are washed.
+        bounds["clean"] = Bounds(-most, most)
+        bounds["broken_so_far"] = Bounds(0.0, most)
+        for name in ("fatigue", "wear", *_PHASES):
+            bounds[name] = Bounds(0.0, 1.0)
+        return bounds
 
 
-def _turned(phase: Tensor, share: Tensor) -> Tensor:
-    """A phase (N,), in turns, after a slice in which it moves by a share of `_TURN`."""
+def _turn(phase: Tensor, share: Tensor) -> Tensor:
+    """Move a phase (N,), in turns, by a share of `_TURN`."""
     return (phase + _TURN * share.clamp(0.0, 1.0)).remainder(1.0)

@@ -476,8 +476,8 @@ class MarineNavEnv(BatchedEnv):
         out[GROUP] = TensorDict(cast(Outputs, robots), batch_size=size, device=self.device)
         return out
 
-    def _started(self, observation: Outputs) -> TensorDict:
-        out = super()._started(observation)
+    def _add_done_flags(self, observation: Outputs) -> TensorDict:
+        out = super()._add_done_flags(observation)
         if not self.flat:
             size = len(DONE_KEYS), self.num_envs, self.num_robots, 1
             none = torch.zeros(size, dtype=torch.bool, device=self.device)

@@ -592,7 +592,7 @@ class PackingEnv(BatchedEnv):
         What a reset would show of it is returned.
         """
         self._state = state
-        return self._started(self._observation())
+        return self._add_done_flags(self._observation())
 
     @runs_single_threaded
     def _observe_reset(self, mask: Tensor) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""`WorkerPool`: plays the rollouts of an environment in workers, and survives the death of any of them."""
+"""`WorkerPool`: workers that play the rollouts of an environment."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import atexit
 import logging
 import os
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import torch
 from tensordict import NestedKey, TensorDictBase
@@ -16,7 +16,17 @@ from tensordict import NestedKey, TensorDictBase
 from torchrl_gpu.envs import clips
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.workers.self_test import SelfTest
-from torchrl_gpu.envs.workers.shard import Recipe, SplitTensors, Tensors, WorkerDied, WorkerFailed, axes, shares
+from torchrl_gpu.envs.workers.shard import (
+    Command,
+    CommandName,
+    Recipe,
+    SplitTensors,
+    Tensors,
+    WorkerDied,
+    WorkerFailed,
+    axes,
+    shares,
+)
 
 if TYPE_CHECKING:
     from torchrl_gpu.envs.workers.actors import RayWorker
@@ -27,16 +37,32 @@ _LOG = logging.getLogger(__name__)
 Transport = Literal["processes", "ray"]
 
 
+class _Sent(NamedTuple):
+    """A command that was sent in this rollout.
+
+    Attributes:
+        command: To all workers.
+        tensors: Copies of its inputs, which the next command of that name overwrites.
+    """
+
+    command: Command
+    tensors: Tensors
+
+
 class WorkerPool:
-    """Worker pool that plays the steps of an environment in several processes, to the same bits as it would itself.
+    """Workers that play the steps of an environment.
 
-    The environment keeps the state: each rollout begins with the one that it has, and leaves in it where the workers
-    ended. So checkpoints, viewers and curricula know nothing of workers. The policy acts in this process, for all
-    environments at once. A worker that dies is started again from the state in which the rollout began, and plays the
-    steps since then once more.
+    Results are those of the environment itself, to the bit. The environment keeps the state: each rollout begins with
+    the state of the environment, and at its end the workers' state is put back. So checkpoints, viewers and curricula
+    know nothing of workers. The policy acts in this process, for all environments at once. A worker that dies is
+    started again from the state in which the rollout began, and plays the steps since then once more. At construction a
+    few steps are played in both ways and compared.
 
-    At construction a few steps are played in both ways and compared. `transport` is "processes" of this machine, or
-    "ray", actors of a cluster, where `ray.init` is called if it was not; each worker has so many `threads` of torch.
+    Args:
+        env: The environment.
+        num_workers: Among which its rows are divided.
+        transport: "processes" of this machine, or "ray", actors of a cluster. `ray.init` is called if it was not.
+        threads: Threads of torch in each worker.
 
     Raises:
         ValueError: The environment cannot be split exactly, or its arguments cannot be sent to a process.
@@ -50,19 +76,21 @@ class WorkerPool:
         self.env = env
         self._frames: int | None = None
         self._shares = shares(env.num_envs, num_workers)
-        self._recipes = [
-            Recipe(type(env), env.shard_arguments(count, env.first_env + first), threads)
-            for first, count in self._shares
-        ]
+        self._recipes: list[Recipe] = []
+        for first, count in self._shares:
+            recipe = Recipe(type(env), env.shard_arguments(count, env.first_env + first), threads)
+            self._recipes.append(recipe)
         self._deaths = [0] * num_workers
-        self._journal: list[tuple[str, tuple[Any, ...], Tensors]] = []
+        # What a worker that is started anew must do to catch up.
+        self._journal: list[_Sent] = []
         self._workers: list[ProcessWorker | RayWorker | None] = [None] * num_workers
         self._check_sendable()
         self._transport = _transport(transport)
         self._transport.prepare(num_workers)
         self_test = SelfTest(env)
         self._make_places(self_test)
-        atexit.register(self.close)  # before the standard library waits for children
+        # Exit handlers run in reverse order: this one before that of the standard library, which waits for children.
+        atexit.register(self.close)
         try:
             self._start_all()
             self_test.compare(self)
@@ -77,8 +105,8 @@ class WorkerPool:
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             name = type(self.env).__name__
             raise ValueError(
-                f"EnvWorkers: want a {name} whose class and arguments can be pickled, which lambdas and classes inside"
-                f" functions cannot; got {error}"
+                f"EnvWorkers: {name} or its arguments cannot be pickled, as with lambdas and classes inside functions:"
+                f" {error}"
             ) from error
 
     def _start_all(self) -> None:
@@ -86,23 +114,31 @@ class WorkerPool:
             self._start(range(len(self._workers)))
         except WorkerDied as error:
             raise WorkerFailed(
-                f"EnvWorkers: want workers that start; got one that {error}: see what it printed above, and in a script"
-                " of your own begin training under if __name__ == '__main__':"
+                f"EnvWorkers: a worker could not start: it {error}. See what it printed above, and in a script of your"
+                " own begin training under if __name__ == '__main__':"
             ) from error
 
     def _make_places(self, self_test: SelfTest) -> None:
-        state, axis = dict(self_test.state), {}
+        """Make the tensors by which workers are given inputs and return results."""
+        state = dict(self_test.state)
+        axis: dict[NestedKey, int] = {}
         if len(self._shares) > 1:
             sample = self._recipes[0].make()
             axis = axes(state, dict(sample._env_state()), self.env.num_envs, sample.num_envs)
-        shared: bool = self._transport.shares_memory
+        self._inputs: dict[CommandName, SplitTensors] = {
+            "begin": self._place(state, axis),
+            "step": self._place(self_test.actions),
+        }
+        self._results: dict[CommandName, SplitTensors] = {
+            "restart": self._place(self_test.observed),
+            "step": self._place(self_test.stepped),
+            "end": self._place(state, axis),
+        }
+        self._empty_next = self_test.next
+        self._empty_current = self_test.current
 
-        def place(like: Tensors, where: dict[NestedKey, int] | None = None) -> SplitTensors:
-            return SplitTensors(like, where or {}, self._shares, shared)
-
-        self._given = {"begin": place(state, axis), "step": place(self_test.actions)}
-        self._made = {"restart": place(self_test.shown), "step": place(self_test.stepped), "end": place(state, axis)}
-        self._shapes = self_test.next, self_test.current
+    def _place(self, like: Tensors, axis: Mapping[NestedKey, int] | None = None) -> SplitTensors:
+        return SplitTensors(like, axis or {}, self._shares, shared=self._transport.shares_memory)
 
     # -- rollouts ---------------------------------------------------------------------------------------------------
 
@@ -112,135 +148,159 @@ class WorkerPool:
         return self.env.outcomes
 
     def set_frames(self, frames: int) -> None:
-        """Sets the progress of training in the workers' environments, too, when the next rollout begins."""
+        """Pass the progress of training on to the workers, when the next rollout begins."""
         self._frames = frames
 
     @contextmanager
     def rollout(self) -> Iterator[None]:
-        """Context manager of a rollout: steps are played within it, and the environment goes on where they end.
+        """Play steps inside this context, and take over their final state at its end.
 
-        WorkerFailed where an environment raises, or a worker dies again and again.
+        Raises:
+            WorkerFailed: An environment raises, or a worker dies again and again.
         """
         try:
             self.begin()
             yield
             self.end()
         except BaseException:
-            self.close()  # an answer may still be on its way
+            # An answer may still be on its way, which the next rollout would take for its own.
+            self.close()
             raise
 
     def begin(self) -> None:
-        """Sends the environment's state to the workers."""
+        """Send the environment's state to the workers."""
         if None in self._workers:
-            raise WorkerFailed("EnvWorkers: want workers that run; got a pool that is closed")
+            raise WorkerFailed("EnvWorkers: the workers are closed")
         self._journal = []
-        self._given["begin"].put(dict(self.env._env_state()))
-        self._ask("begin", (self.env.seed, self._frames))
+        self._inputs["begin"].put(dict(self.env._env_state()))
+        self._run(Command("begin", self.env.seed, self._frames))
 
     def end(self) -> None:
-        """Sets the environment's state to that of the workers."""
-        self._ask("end")
-        self.env._set_env_state({str(key): value for key, value in self._made["end"].copy(self.env.device).items()})
+        """Set the environment's state to that of the workers."""
+        self._run(Command("end"))
+        state = self._results["end"].copy(self.env.device)
+        self.env._set_env_state({str(key): value for key, value in state.items()})
         self._deaths = [0] * len(self._deaths)
 
     def restart(self) -> Tensors:
-        """Begins the next episode everywhere; returns the first observations."""
-        self._ask("restart")
-        return self._numbered(self._made["restart"].copy(self.env.device))
+        """Begin the next episode everywhere, and return the first observations."""
+        self._run(Command("restart"))
+        return self._renumber_frames(self._results["restart"].copy(self.env.device))
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
-        """As `BatchedEnv.step_and_maybe_reset`, played by the workers."""
-        places = self._given["step"].whole
-        self._given["step"].put({key: tensordict.get(key).reshape(place.shape) for key, place in places.items()})
-        self._ask("step", tensors=self._given["step"].copy(torch.device("cpu")))
-        parts = (parts.empty(recurse=True) for parts in self._shapes)
-        following = dict(zip(("next", "current"), parts, strict=True))
-        for (part, *key), value in self._numbered(self._made["step"].copy(self.env.device)).items():
-            following[part].set(tuple(key), value)
-        tensordict.set("next", following["next"])
-        return tensordict, self.env._step_mdp(tensordict).update(following["current"])
+        """Play a step as `BatchedEnv.step_and_maybe_reset` does."""
+        inputs = self._inputs["step"]
+        inputs.put({key: tensordict.get(key).reshape(place.shape) for key, place in inputs.whole.items()})
+        self._run(Command("step"), inputs.copy(torch.device("cpu")))
+        following = self._empty_next.empty(recurse=True)
+        current = self._empty_current.empty(recurse=True)
+        results = self._renumber_frames(self._results["step"].copy(self.env.device))
+        for (part, *key), value in results.items():
+            target = following if part == "next" else current
+            target.set(tuple(key), value)
+        tensordict.set("next", following)
+        return tensordict, self.env._step_mdp(tensordict).update(current)
 
     @staticmethod
-    def _numbered(shown: Tensors) -> Tensors:
-        """Renumbers frames of clips by their rows in the whole batch, instead of in that of a worker; in place."""
-        for key, value in shown.items():
+    def _renumber_frames(tensors: Tensors) -> Tensors:
+        """Number frames of clips by their rows in the whole batch, in place.
+
+        Each worker numbers them by the rows of its own part.
+        """
+        for key, value in tensors.items():
             if (key[-1] if isinstance(key, tuple) else key) == clips.ROW_KEY:
                 value[:, 0] = torch.arange(len(value), device=value.device, dtype=torch.int64)
-        return shown
+        return tensors
 
     # -- workers ----------------------------------------------------------------------------------------------------
 
-    def _ask(self, command: str, values: tuple[Any, ...] = (), tensors: Tensors | None = None) -> None:
-        """Runs a command on all workers and waits for it; those that die in between are replaced and catch up."""
-        self._journal.append((command, values, tensors or {}))
+    def _run(self, command: Command, tensors: Tensors | None = None) -> None:
+        """Run a command on all workers, and wait for it.
+
+        Workers that die meanwhile are replaced, and catch up.
+        """
+        self._journal.append(_Sent(command, tensors or {}))
         dead = {}
         for number in range(len(self._workers)):
             try:
-                self._worker(number).send(command, values)
+                self._worker(number).send(command)
             except WorkerDied as error:
                 dead[number] = error
+        # All have the command before the first is waited for, so that they work at the same time.
         for number in range(len(self._workers)):
+            if number in dead:
+                continue
             try:
-                if number not in dead:
-                    self._wait(number, "finish")
+                self._finish(number)
             except WorkerDied as error:
                 dead[number] = error
-        for number, how in dead.items():
-            self._replace(number, how)
+        for number, death in dead.items():
+            self._replace(number, death)
 
     def _worker(self, number: int) -> ProcessWorker | RayWorker:
         worker = self._workers[number]
         assert worker is not None
         return worker
 
-    def _wait(self, number: int, until: Literal["wait_ready", "finish"]) -> None:
-        """Waits for a worker; an error of its environment is raised with the worker's name."""
-        try:
-            getattr(self._worker(number), until)()
-        except WorkerFailed as error:
-            raise WorkerFailed(
-                f"EnvWorkers: want environments that raise nothing; got from {self._called(number)} {error}"
-            ) from None
+    def _finish(self, number: int) -> None:
+        with self._name_failures(number):
+            self._worker(number).finish()
 
-    def _replace(self, number: int, how: WorkerDied) -> None:
+    @contextmanager
+    def _name_failures(self, number: int) -> Iterator[None]:
+        """Add the worker's name to an error of its environment."""
+        try:
+            yield
+        except WorkerFailed as error:
+            raise WorkerFailed(f"EnvWorkers: {self._name(number)} raised {error}") from None
+
+    def _replace(self, number: int, death: WorkerDied) -> None:
+        """Start a worker anew that has died, until it has caught up."""
         while True:
             self._deaths[number] += 1
             if self._deaths[number] >= self.most_deaths:
                 raise WorkerFailed(
-                    f"EnvWorkers: want a worker that lives for a rollout; got {self._called(number)}, which {how},"
-                    f" {self._deaths[number]} times in a row: is there memory enough?"
+                    f"EnvWorkers: {self._name(number)} {death}, {self._deaths[number]} times in a row: is there enough"
+                    " memory?"
                 )
             _LOG.warning(
-                "EnvWorkers: %s %s; another one goes on from where this rollout began", self._called(number), how
+                "EnvWorkers: %s %s; another one continues from where this rollout began", self._name(number), death
             )
             try:
                 self._start([number])
-                return self._catch_up(number)
+                self._catch_up(number)
             except WorkerDied as error:
-                how = error
+                death = error
+            else:
+                return
 
     def _catch_up(self, number: int) -> None:
+        """Let a new worker do what the others have done since the rollout began."""
         first, count = self._shares[number]
-        # Of tensors the journal has actions alone: the state in which the rollout began still lies in those of "begin".
-        for command, values, tensors in self._journal:
+        # The journal has tensors of steps alone: the state in which the rollout began is still in the inputs of
+        # "begin".
+        for command, tensors in self._journal:
             for key, value in tensors.items():
-                self._given[command].parts[number][key].copy_(value.narrow(0, first, count))
-            self._worker(number).send(command, values)
-            self._wait(number, "finish")
+                self._inputs[command.name].parts[number][key].copy_(value.narrow(0, first, count))
+            self._worker(number).send(command)
+            self._finish(number)
 
     def _start(self, numbers: Sequence[int]) -> None:
         for number in numbers:
-            if (old := self._workers[number]) is not None:
+            old = self._workers[number]
+            if old is not None:
                 self._workers[number] = None
                 old.close()
-            places = self._given, self._made
-            given, made = ({name: place.parts[number] for name, place in each.items()} for each in places)
-            self._workers[number] = self._transport(self._recipes[number], given, made)
+            inputs = {str(name): place.parts[number] for name, place in self._inputs.items()}
+            results = {str(name): place.parts[number] for name, place in self._results.items()}
+            self._workers[number] = self._transport(self._recipes[number], inputs, results)
         for number in numbers:
-            self._wait(number, "wait_ready")
+            with self._name_failures(number):
+                self._worker(number).wait_ready()
 
-    def _called(self, number: int) -> str:
-        worker, (first, count) = self._workers[number], self._shares[number]
+    def _name(self, number: int) -> str:
+        worker = self._workers[number]
+        first, count = self._shares[number]
         first += self.env.first_env
         process = "" if worker is None else f", {worker.name}"
         return f"worker {number} (environments {first} to {first + count - 1}{process})"
@@ -248,18 +308,19 @@ class WorkerPool:
     @property
     def names(self) -> list[str]:
         """Names of the workers in messages."""
-        return [self._called(number) for number in range(len(self._workers))]
+        return [self._name(number) for number in range(len(self._workers))]
 
     def close(self) -> None:
-        """Ends the workers; may be called more than once."""
+        """End the workers, unless they have ended already."""
         atexit.unregister(self.close)
-        workers, self._workers = self._workers, [None] * len(self._workers)
+        workers = self._workers
+        self._workers = [None] * len(workers)
         for worker in workers:
             if worker is not None:
                 worker.close()
 
 
-def _transport(name: str) -> Any:
+def _transport(name: Transport) -> type[ProcessWorker] | type[RayWorker]:
     if name == "processes":
         from torchrl_gpu.envs.workers.processes import ProcessWorker
 

@@ -6,59 +6,74 @@ import multiprocessing
 import signal
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any
 
-from torchrl_gpu.envs.workers.shard import Recipe, Shard, Tensors, WorkerDied, WorkerFailed, one_line
+from torchrl_gpu.envs.workers.shard import Command, Recipe, Shard, Tensors, WorkerDied, WorkerFailed, one_line
 
 _SECONDS_TO_END = 5.0
 _READY = "ready"
 
 
 class ProcessWorker:
-    """Worker in a process of this machine, made by a `recipe`, with tensors for input and results by command.
+    """Worker in a process of this machine.
 
-    Commands go through a pipe, tensors lie in shared memory. It ignores SIGINT and SIGTERM, which a terminal or a
-    cluster sends to all processes of a run, and ends when the other end of its pipe is gone, however that came about.
+    Commands go through a pipe, tensors lie in shared memory. The process ignores SIGINT and SIGTERM, which a terminal
+    or a cluster sends to all processes of a run: the trainer still needs its workers to finish. It ends when the other
+    end of its pipe is gone, for whatever reason.
+
+    Args:
+        recipe: Of its environment.
+        inputs: Tensors that a command reads, by the command's name.
+        results: Tensors that a command writes, by the command's name.
     """
 
     shares_memory = True
 
     @staticmethod
     def prepare(num_workers: int) -> None:
-        """Does nothing, as processes need no preparation."""
+        """Do nothing, since processes need no preparation."""
 
-    def __init__(self, recipe: Recipe, given: dict[str, Tensors], made: dict[str, Tensors]) -> None:
+    def __init__(self, recipe: Recipe, inputs: dict[str, Tensors], results: dict[str, Tensors]) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=serve, args=(theirs, recipe, given, made), daemon=True)
+        self._process = context.Process(target=serve, args=(theirs, recipe, inputs, results), daemon=True)
         try:
             self._process.start()
         finally:
-            theirs.close()  # so that the worker has the only one, and its end is seen
+            # The worker must hold the only one, else nobody would see that it is gone.
+            theirs.close()
         self.name = f"process {self._process.pid}"
 
     def wait_ready(self) -> None:
-        """Returns once the environment is made."""
+        """Wait until the environment is made."""
         self.finish()
 
-    def send(self, command: str, values: tuple[Any, ...] = ()) -> None:
-        """Sends a command, a method of `Shard`; WorkerDied where the process is gone."""
+    def send(self, command: Command) -> None:
+        """Send a command, whose inputs are in place.
+
+        Raises:
+            WorkerDied: The process is gone.
+        """
         try:
-            self._pipe.send((command, values))
+            self._pipe.send(command)
         except (BrokenPipeError, ConnectionResetError) as error:
-            raise WorkerDied(self._end()) from error
+            raise WorkerDied(self._describe_end()) from error
 
     def finish(self) -> None:
-        """Waits for the results, which are then in place; WorkerDied or WorkerFailed where none come."""
+        """Wait for the results of a command, which are then in place.
+
+        Raises:
+            WorkerDied: The process is gone.
+            WorkerFailed: The environment raised an error.
+        """
         try:
             answer = self._pipe.recv()
         except (EOFError, ConnectionResetError) as error:
-            raise WorkerDied(self._end()) from error
+            raise WorkerDied(self._describe_end()) from error
         if answer != _READY:
             raise WorkerFailed(answer)
 
     def close(self) -> None:
-        """Closes the pipe, and kills the process if it does not end."""
+        """Close the pipe, and kill the process if it does not end."""
         self._pipe.close()
         if self._process.pid is not None:
             self._process.join(_SECONDS_TO_END)
@@ -67,7 +82,8 @@ class ProcessWorker:
                 self._process.join()
             self._process.close()
 
-    def _end(self) -> str:
+    def _describe_end(self) -> str:
+        """Say how the process has ended."""
         self._process.join(_SECONDS_TO_END)
         code = self._process.exitcode
         if code is None or code >= 0:
@@ -77,8 +93,8 @@ class ProcessWorker:
         return f"was killed by signal {-code}"
 
 
-def serve(pipe: Connection, recipe: Recipe, given: dict[str, Tensors], made: dict[str, Tensors]) -> None:
-    """Main loop of a worker process: runs commands until the pipe closes."""
+def serve(pipe: Connection, recipe: Recipe, inputs: dict[str, Tensors], results: dict[str, Tensors]) -> None:
+    """Run the main loop of a worker process, until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     shard: Shard | None = None
@@ -88,14 +104,14 @@ def serve(pipe: Connection, recipe: Recipe, given: dict[str, Tensors], made: dic
                 if shard is None:
                     shard = Shard(recipe)
                 else:
-                    command, values = pipe.recv()
-                    tensors = (given[command],) if command in given else ()
-                    results = getattr(shard, command)(*values, *tensors)
-                    for key, place in made.get(command, {}).items():
-                        place.copy_(results[key])
+                    command: Command = pipe.recv()
+                    found = shard.run(command, inputs.get(command.name, {}))
+                    for key, place in results.get(command.name, {}).items():
+                        place.copy_(found[key])
                 answer = _READY
             except (EOFError, BrokenPipeError, ConnectionResetError):
                 raise
+            # An environment may raise anything. The trainer ends the run with its words.
             except Exception as error:
                 answer = one_line(error)
             pipe.send(answer)

@@ -1,4 +1,4 @@
-"""Self-test of workers: a few steps must give the same numbers as in the environment itself."""
+"""Self-test of workers: a few steps must give the numbers of one process."""
 
 from __future__ import annotations
 
@@ -12,14 +12,21 @@ from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.workers.shard import Tensors, leaves
 
 _LOG = logging.getLogger(__name__)
-_RESTARTS, _STEPS = 2, 4  # an environment may count its second episode otherwise than its first
+
+# An environment may count its second episode in another way than its first.
+_RESTARTS = 2
+_STEPS = 4
+
+# Differences beyond these are no rounding.
+_RELATIVE = 1e-3
+_ABSOLUTE = 1e-4
 
 
 class StepPlayer(Protocol):
-    """What plays steps: an environment, or workers in its place."""
+    """Player of steps: an environment, or workers that replace it."""
 
     def step_and_maybe_reset(self, tensordict: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
-        """The step after the actions in `tensordict`, and what follows it."""
+        """Play a step as `BatchedEnv.step_and_maybe_reset` does."""
         ...
 
 
@@ -27,21 +34,29 @@ class RolloutPlayer(StepPlayer, Protocol):
     """Workers that play rollouts of an environment."""
 
     def begin(self) -> None:
-        """Take the state of the environment."""
+        """Send the environment's state to the workers."""
 
     def restart(self) -> Tensors:
-        """Observations after a restart of all rows."""
+        """Restart all rows, and return the first observations."""
         ...
 
     def end(self) -> None:
-        """Leave the state in the environment."""
+        """Set the environment's state to that of the workers."""
 
 
 class SelfTest:
-    """Recorded restarts and random steps of an environment, whose state and generators are restored.
+    """Recorded restarts and random steps of an environment.
 
-    Kept are its `state`, the observations `shown` after a restart, and the `actions` of the last step, with its result
-    `stepped`, as `Shard.step` returns it, and the tensordicts `next` and `current` of that, without their tensors.
+    Its state and torch's generators are restored afterwards.
+
+    Attributes:
+        env: The environment.
+        state: Its state at the beginning.
+        observed: Observations after a restart.
+        actions: Of the last step.
+        stepped: Result of the last step, as `Shard.step` returns it.
+        next: Its `next`, without tensors.
+        current: What follows it, without tensors.
     """
 
     @torch.no_grad()
@@ -53,26 +68,31 @@ class SelfTest:
             with torch.random.fork_rng([env.device] if env.device.type == "cuda" else []):
                 for _ in range(_RESTARTS):
                     current = env.reset()
-                self.shown = _copies(leaves(current))
+                self.observed = _copies(leaves(current))
                 for _ in range(_STEPS):
                     _act_at_random(env, current)
                     given = current.select(*env.action_keys).clone()
                     following, current = self._step(env, current)
                     self.stepped = _copies(leaves(following, "next") | leaves(current, "current"))
                     self._steps.append((given, self.stepped))
-                    self.next, self.current = following.empty(recurse=True), current.empty(recurse=True)
+                self.next = following.empty(recurse=True)
+                self.current = current.empty(recurse=True)
                 self.actions = leaves(given)
                 self._after: Tensors = _copies(dict(env._env_state()))
         finally:
             self._restore()
 
     def compare(self, pool: RolloutPlayer) -> None:
-        """Plays the same steps in workers; ValueError where the results differ by more than rounding."""
+        """Play the same steps in workers.
+
+        Raises:
+            ValueError: The results differ by more than rounding.
+        """
         try:
             pool.begin()
             for _ in range(_RESTARTS):
-                shown = pool.restart()
-            pairs = [("reset", self.shown, shown)]
+                observed = pool.restart()
+            pairs = [("reset", self.observed, observed)]
             for given, stepped in self._steps:
                 following, current = self._step(pool, given)
                 pairs.append(("step", stepped, leaves(following, "next") | leaves(current, "current")))
@@ -80,39 +100,48 @@ class SelfTest:
             pairs.append(("state", self._after, dict(self.env._env_state())))
         finally:
             self._restore()
-        if not all([self._same(*pair) for pair in pairs]):
+        is_exact = True
+        for what, expected, found in pairs:
+            self._check_close(what, expected, found)
+            is_exact = is_exact and _are_equal(expected, found)
+        if not is_exact:
             _LOG.warning(
-                "EnvWorkers: workers and one process differ by rounding, as %s computes otherwise for fewer"
-                " environments or on another device: a run is the same again only with as many workers",
+                "EnvWorkers: workers and one process differ by rounding, since %s computes in another way for fewer"
+                " environments or on another device: a run repeats exactly only with the same number of workers",
                 type(self.env).__name__,
             )
 
     def _step(self, env: StepPlayer, acted: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         stepped, current = env.step_and_maybe_reset(acted)
-        return stepped["next"], current.select(*self.shown)
+        return stepped["next"], current.select(*self.observed)
 
     def _restore(self) -> None:
         self.env._set_env_state({str(key): value.clone() for key, value in self.state.items()})
 
-    def _same(self, what: str, wanted: Tensors, found: Tensors) -> bool:
-        """True where both are equal to the last bit; raises ValueError where they differ by more than rounding."""
-        for key, value in wanted.items():
-            rounding = {"rtol": 1e-3, "atol": 1e-4} if value.is_floating_point() else {"rtol": 0.0, "atol": 0.0}
-            if not torch.allclose(value, found[key], equal_nan=value.is_floating_point(), **rounding):
+    def _check_close(self, what: str, expected: Tensors, found: Tensors) -> None:
+        """Raise ValueError if tensors differ by more than rounding."""
+        for key, value in expected.items():
+            is_float = value.is_floating_point()
+            rtol = _RELATIVE if is_float else 0.0
+            atol = _ABSOLUTE if is_float else 0.0
+            if not torch.allclose(value, found[key], rtol=rtol, atol=atol, equal_nan=is_float):
                 name = key if isinstance(key, str) else "/".join(key)
                 raise ValueError(
-                    f"EnvWorkers: want an environment that does the same when it is split, as each of its rows goes by"
-                    f" its own number and history; got another {name} from the {what} of"
-                    f" {type(self.env).__name__} in workers"
+                    f"EnvWorkers: {type(self.env).__name__} cannot be split among workers: there, the {what} gives"
+                    f" another {name}. A row may depend on its own number and history alone"
                 )
-        return all(
-            torch.allclose(value, found[key], rtol=0, atol=0, equal_nan=value.is_floating_point())
-            for key, value in wanted.items()
-        )
+
+
+def _are_equal(expected: Tensors, found: Tensors) -> bool:
+    """Return whether tensors are equal to the last bit."""
+    for key, value in expected.items():
+        if not torch.allclose(value, found[key], rtol=0, atol=0, equal_nan=value.is_floating_point()):
+            return False
+    return True
 
 
 def _act_at_random(env: BatchedEnv, current: TensorDictBase) -> None:
-    """Writes random actions, legal ones where there is an `action_mask` beside the action."""
+    """Write random actions: legal ones if their group has an `action_mask`."""
     for key in env.action_keys:
         parent = () if isinstance(key, str) else key[:-1]
         mask = current.get(unravel_key((*parent, "action_mask")), None)

@@ -1,10 +1,9 @@
-"""Whole episodes of marine navigation, and what is counted about them."""
+"""Whole episodes of marine navigation, and their results."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from tensordict import NestedKey
@@ -20,13 +19,13 @@ from torchrl_gpu.policies.policy import Policy
 # Discount of an action in the papers' "discounted reward".
 GAMMA = 0.99
 
-# Actions between two looks at which worlds are over.
+# Actions between two checks which worlds are over. Each check makes the host wait for the device.
 BETWEEN_READS = 20
 
 
 @dataclass(frozen=True)
 class NavigationMetrics:
-    """Metrics of some worlds, None where there is nothing to take a mean of.
+    """Metrics of some worlds, in which the mean of nothing is None.
 
     Attributes:
         worlds: How many.
@@ -65,13 +64,13 @@ class NavigationResults(Results):
         exists: Which robots there are, bool.
         arrived: Which robots arrived, bool.
         collided: Which robots collided, bool.
-        steps: Actions that a robot made before it arrived, collided, or its world was over, int64.
-        energy: Spent in them.
+        steps: Actions of a robot until it arrived, collided, or its world was over, int64.
+        energy: Spent by these actions.
         returned: Sums of rewards.
         discounted: Discounted sums of rewards.
         end_on_collision: Whether the first collision ended a world.
         start: Where each robot began, (E, R, 2), metres.
-        goal: Where it was to go, (E, R, 2), metres.
+        goal: Where it should go, (E, R, 2), metres.
         trajectories: Of the worlds that were recorded.
     """
 
@@ -90,53 +89,56 @@ class NavigationResults(Results):
 
     @property
     def success(self) -> Tensor:
-        """Worlds all of whose robots arrived, (E,) bool."""
+        """Whether all robots of a world arrived, (E,) bool."""
         return (self.arrived | ~self.exists).all(1)
 
     @property
     def time(self) -> Tensor:
-        """Seconds that each robot was under way."""
+        """Travel time of each robot, seconds."""
         return self.steps * (DT * SUBSTEPS)
 
     @property
     def counted(self) -> Tensor:
-        """Robots whose time and energy count, (E, R) bool: all that arrived.
+        """Whether the time and energy of a robot count, (E, R) bool.
 
-        Where the first collision ended a world, those of successful worlds alone: robots that were under way then never
-        showed theirs.
+        Those of robots that arrived do. If the first collision ends a world, only those of successful worlds do: in the
+        others, slow robots were cut off, and the mean would be that of the fast ones.
         """
         if not self.end_on_collision:
             return self.arrived
         return self.arrived & self.success[:, None]
 
     def metrics(self, level: int | None = None) -> NavigationMetrics:
-        """Metrics of the worlds of a row, or of all worlds."""
+        """Return the metrics of the worlds of a row, or of all worlds."""
         mine = torch.ones_like(self.success) if level is None else self.level == level
         exists = self.exists[mine]
         counted = self.counted[mine]
         collided = self.collided[mine]
-        some = bool(counted.any())
-        arrived = self.arrived[mine][exists]
-        returned = self.returned[mine][exists]
-        discounted = self.discounted[mine][exists]
-        time = self.time[mine][counted]
-        energy = self.energy[mine][counted]
+        time = None
+        energy = None
+        if bool(counted.any()):
+            time = _mean(self.time[mine][counted])
+            energy = _mean(self.energy[mine][counted])
+        success = _mean(self.success[mine])
+        arrived = _mean(self.arrived[mine][exists])
+        returned = _mean(self.returned[mine][exists])
+        discounted = _mean(self.discounted[mine][exists])
         return NavigationMetrics(
             worlds=int(mine.sum()),
-            success=_mean(self.success[mine]),
-            arrived=_mean(arrived),
+            success=success,
+            arrived=arrived,
             collided=_mean(collided[exists]),
             collision_rate=_mean(collided.any(1)),
-            time=_mean(time) if some else None,
-            energy=_mean(energy) if some else None,
-            returned=_mean(returned),
-            discounted=_mean(discounted),
+            time=time,
+            energy=energy,
+            returned=returned,
+            discounted=discounted,
         )
 
     def scores(self) -> dict[str, float]:
-        """Metrics by name, and the success of each row.
+        """Return metrics by name, and the success of each row.
 
-        Time and energy are left out where no robot counts.
+        Time and energy are left out if no robot counts.
         """
         values = vars(self.metrics())
         scores = {name: values[name] for name in _NAMED if values[name] is not None}
@@ -156,8 +158,13 @@ def evaluate(
 ) -> NavigationResults:
     """Play the first episode of every world of the environment's seed, greedily.
 
-    A world that is over stays as it ended, in `env.state` too, while others go on. Only the worlds of the first
-    `num_episodes` environments are played, None for all, and `record` are those whose `trajectories` are kept.
+    A world that is over does not change any more, also in `env.state`.
+
+    Args:
+        env: The environment.
+        policy: Navigates all robots.
+        num_episodes: Number of the first environments whose worlds are played; None for all.
+        record: Environments whose `trajectories` are kept.
     """
     number = env.num_envs if num_episodes is None else num_episodes
     clock = DecisionClock(env.device)
@@ -173,9 +180,9 @@ def evaluate(
         weight = 1.0
 
         def decide() -> Tensor:
-            """Actions of all worlds.
+            """Return actions for all worlds.
 
-            Only those of worlds that go on are asked for, since that takes the time.
+            The policy, which takes most of the time, only sees the worlds that are running.
             """
             if len(running) == env.num_envs:
                 return policy(seen).get(action_key)
@@ -186,6 +193,7 @@ def evaluate(
         running = (~over).nonzero().squeeze(1)
         while len(running):
             for step in range(BETWEEN_READS):
+                # Measuring waits for the device, so only one decision in each block is measured.
                 action = decide() if step else clock.time(len(running), decide)
                 steps += env.state.active
                 stepped = env.step(seen.set(action_key, action))
@@ -197,29 +205,37 @@ def evaluate(
                 _stop(env, over)
                 seen = env.step_mdp(stepped)
             running = (~over).nonzero().squeeze(1)
-    s = env.state
-    per_robot = {
-        "exists": s.exists,
-        "arrived": s.arrived,
-        "collided": s.collided,
-        "energy": s.energy,
-        "steps": steps,
-        "returned": s.score,
-        "discounted": discounted,
-    }
-    found: dict[str, Any] = {name: value.t()[:number].cpu() for name, value in per_robot.items()}
-    goal = env.scene.goal.permute(2, 1, 0)
+
+    def per_robot(values: Tensor) -> Tensor:
+        """Return values (R, N) of the played worlds as (E, R) on the CPU."""
+        return values.t()[:number].cpu()
+
+    state = env.state
+    exists = per_robot(state.exists)
+    arrived = per_robot(state.arrived)
+    collided = per_robot(state.collided)
+    energy = per_robot(state.energy)
+    returned = per_robot(state.score)
+    level = state.level[:number].cpu()
+    start = start[:number].cpu()
+    goal = env.scene.goal.permute(2, 1, 0)[:number].cpu()
     return NavigationResults(
-        level=s.level[:number].cpu(),
-        **found,
+        level=level,
+        exists=exists,
+        arrived=arrived,
+        collided=collided,
+        energy=energy,
+        steps=per_robot(steps),
+        returned=returned,
+        discounted=per_robot(discounted),
         end_on_collision=env.end_on_collision,
-        start=start[:number].cpu(),
-        goal=goal[:number].cpu(),
+        start=start,
+        goal=goal,
         trajectories=recorder.trajectories(),
         **clock.times(),
     )
 
 
 def _stop(env: MarineNavEnv, over: Tensor) -> None:
-    """Let nobody take part in worlds that are over, so that nothing there changes."""
+    """Make all robots of worlds that are over inactive, so that nothing there changes."""
     env._set_env_state(vars(env.state) | {"active": env.state.active & ~over})

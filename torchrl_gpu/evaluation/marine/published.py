@@ -1,4 +1,4 @@
-"""Published tests of navigators, and what the released agents came to in them."""
+"""Published tests of navigators, and the scores of the released agents."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ SOURCE = "released weights, measured again; Lin et al. ICRA 2024 / RA-L 2025"
 
 @dataclass(frozen=True)
 class ReportedScores:
-    """Means over some worlds, as in `NavigationMetrics`, None where not given."""
+    """Published means over some worlds, named as in `NavigationMetrics`.
+
+    Those that are not published are None.
+    """
 
     success: float
     arrived: float | None = None
@@ -24,14 +27,14 @@ class ReportedScores:
 
 @dataclass(frozen=True)
 class PublishedTest:
-    """A published test, and what the agents came to in it.
+    """Published test, and the scores of the released agents in it.
 
     Attributes:
-        version: As in `MarineNavEnv`, as are `max_steps` and `end_on_collision`.
+        version: As in `MarineNavEnv`.
         levels: Rows of its curriculum.
-        max_steps: Actions of an episode.
+        max_steps: Most actions of an episode.
         end_on_collision: Whether the first collision ends a world.
-        worlds: Of each row.
+        worlds: Number of worlds of each row.
         rows: Scores of each agent, row by row.
         overall: Scores of each agent over all rows.
     """
@@ -45,11 +48,11 @@ class PublishedTest:
     overall: Mapping[str, ReportedScores] = field(default_factory=dict)
 
     def num_worlds(self, row: int | None = None) -> int:
-        """Worlds of a row, or of all rows."""
+        """Return the number of worlds of a row, or of all rows."""
         return self.worlds * (len(self.levels) if row is None else 1)
 
     def fits(self, env: MarineNavEnv) -> bool:
-        """Whether the environment plays this test."""
+        """Return whether the environment plays this test."""
         own = env.version, env.levels, env.max_steps, env.end_on_collision
         return own == (self.version, self.levels, self.max_steps, self.end_on_collision)
 
@@ -58,6 +61,7 @@ def _successes(*shares: float) -> tuple[ReportedScores, ...]:
     return tuple(ReportedScores(share) for share in shares)
 
 
+# Success, share of robots that arrived, time and energy, row by row.
 _V2_ADAPTIVE_IQN = (
     ReportedScores(0.98, 0.993, 28.1, 78.7),
     ReportedScores(1.00, 1.000, 28.8, 82.7),
@@ -89,22 +93,20 @@ V2_TEST = PublishedTest(
     rows={"adaptive IQN": _V2_ADAPTIVE_IQN, "IQN": _V2_IQN, "DQN": _V2_DQN, "APF": _V2_APF},
 )
 
-_V3_ROWS = {
-    "AC-IQN": _successes(0.8, 1.0, 0.9, 1.0, 0.3, 0.7),
-    "IQN": _successes(0.8, 1.0, 0.7, 0.9, 0.6, 0.5),
-    "DDPG": _successes(0.7, 0.5, 0.5, 0.6, 0.2, 0.1),
-    "DQN": _successes(0.8, 0.3, 0.4, 0.4, 0.1, 0.2),
-    "SAC (sampled)": _successes(0.9, 0.9, 0.8, 0.6, 0.6, 0.6),
-    "SAC (mean)": _successes(0.0, 0.0, 0.0, 0.0, 0.0, 0.0),
-}
-_V3_OVERALL = {
-    "AC-IQN": ReportedScores(0.783, time=20.08, energy=30961.7, discounted=33.1),
-    "IQN": ReportedScores(0.750, time=32.95, energy=35926.5, discounted=26.2),
-    "DDPG": ReportedScores(0.433, time=18.7, energy=30429.9, discounted=23.8),
-    "DQN": ReportedScores(0.367, time=20.04, energy=30669.7, discounted=23.4),
-    "SAC (sampled)": ReportedScores(0.733, time=30.72, energy=40650.3, discounted=29.6),
-    "SAC (mean)": ReportedScores(0.000, discounted=27.1),
-}
+_V3_ROWS: dict[str, tuple[ReportedScores, ...]] = {}
+_V3_ROWS["AC-IQN"] = _successes(0.8, 1.0, 0.9, 1.0, 0.3, 0.7)
+_V3_ROWS["IQN"] = _successes(0.8, 1.0, 0.7, 0.9, 0.6, 0.5)
+_V3_ROWS["DDPG"] = _successes(0.7, 0.5, 0.5, 0.6, 0.2, 0.1)
+_V3_ROWS["DQN"] = _successes(0.8, 0.3, 0.4, 0.4, 0.1, 0.2)
+_V3_ROWS["SAC (sampled)"] = _successes(0.9, 0.9, 0.8, 0.6, 0.6, 0.6)
+_V3_ROWS["SAC (mean)"] = _successes(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+_V3_OVERALL: dict[str, ReportedScores] = {}
+_V3_OVERALL["AC-IQN"] = ReportedScores(0.783, time=20.08, energy=30961.7, discounted=33.1)
+_V3_OVERALL["IQN"] = ReportedScores(0.750, time=32.95, energy=35926.5, discounted=26.2)
+_V3_OVERALL["DDPG"] = ReportedScores(0.433, time=18.7, energy=30429.9, discounted=23.8)
+_V3_OVERALL["DQN"] = ReportedScores(0.367, time=20.04, energy=30669.7, discounted=23.4)
+_V3_OVERALL["SAC (sampled)"] = ReportedScores(0.733, time=30.72, energy=40650.3, discounted=29.6)
+_V3_OVERALL["SAC (mean)"] = ReportedScores(0.000, discounted=27.1)
 V3_TEST = PublishedTest(
     version="v3",
     levels=EVALUATION["v3"],
@@ -114,16 +116,16 @@ V3_TEST = PublishedTest(
     rows=_V3_ROWS,
     overall=_V3_OVERALL,
 )
-"""60 worlds, as during training.
+"""The test of v3 during training, 60 worlds.
 
-The last test of v3 was made with a simulator of its own.
+The final test of v3 was made with another simulator.
 """
 
 PUBLISHED = (V2_TEST, V3_TEST)
 
 
 def published_for(env: MarineNavEnv) -> PublishedTest | None:
-    """The published test that an environment plays, if any."""
+    """Return the published test that an environment plays, if any."""
     for test in PUBLISHED:
         if test.fits(env):
             return test

@@ -1,4 +1,4 @@
-"""Navigators compared on the same worlds: table, pictures and crossings."""
+"""`NavigationSuite`: navigators compared on the same worlds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from bisect import bisect
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.table import Table
@@ -18,11 +17,17 @@ from torchrl_gpu.evaluation.estimates import percent, share_error
 from torchrl_gpu.evaluation.marine.episodes import NavigationMetrics, NavigationResults, evaluate
 from torchrl_gpu.evaluation.marine.published import SOURCE, PublishedTest, ReportedScores, published_for
 from torchrl_gpu.evaluation.marine.trajectories import Trajectories
+from torchrl_gpu.evaluation.reports import PlainData
 from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite
 from torchrl_gpu.policies.policy import Policy
 
+# Suffix of the names of released agents.
 RELEASED = ", released"
+
+# Label of the lines over all rows.
 ALL = "all"
+
+# Columns of words and of figures.
 _WORDS = ("robots/cores/obstacles", "policy")
 _FIGURES = ("worlds", "success", "arrived", "time s", "energy", "discounted return")
 COLUMNS = (*_WORDS, *_FIGURES)
@@ -31,11 +36,11 @@ COLUMNS = (*_WORDS, *_FIGURES)
 def navigation_table(
     levels: Levels, results: Mapping[str, NavigationResults], published: PublishedTest | None, title: str
 ) -> Table:
-    """Comparison of navigators as a table for the terminal.
+    """Make a table that compares navigators, for the terminal.
 
-    Own policies come first, the first of them in bold; then the released ones, those of its kind first. Robots of one
-    world meet the same things: the error of the share that arrived is that of as many robots as there are worlds, which
-    it does not exceed.
+    Our policies come first, the first of them in bold, then the released ones, those of its kind first. Robots of one
+    world are not independent, since they meet the same obstacles. The error of the share that arrived is therefore
+    that of one robot for each world, which is an upper bound.
     """
     shown = Table(title=title, title_justify="left")
     for column in COLUMNS:
@@ -44,7 +49,7 @@ def navigation_table(
     for row in [*sorted(set(results[first].level.tolist())), None]:
         level = ALL if row is None else "/".join(str(count) for count in levels[row][1:4])
         metrics = {name: each.metrics(row) for name, each in results.items()}
-        lines = {name: _line(each, each.worlds) for name, each in metrics.items()}
+        lines = {name: _cells(each, each.worlds) for name, each in metrics.items()}
         if published is not None:
             lines |= _reported(published, row, first)
         for name, cells in lines.items():
@@ -58,6 +63,7 @@ def navigation_table(
 
 
 def _reported(published: PublishedTest, row: int | None, first: str) -> dict[str, list[str]]:
+    """Return the cells of the released agents in a row, or over all rows, by name."""
     lines: dict[str, ReportedScores] = {}
     for agent, rows in published.rows.items():
         if row is None and agent in published.overall:
@@ -66,16 +72,19 @@ def _reported(published: PublishedTest, row: int | None, first: str) -> dict[str
             lines[agent] = rows[row]
     worlds = published.num_worlds(row)
     same_first = sorted(lines, key=lambda agent: _kind(agent) != _kind(first))
-    return {agent + RELEASED: _line(lines[agent], worlds) for agent in same_first}
+    return {agent + RELEASED: _cells(lines[agent], worlds) for agent in same_first}
 
 
 def _kind(name: str) -> str:
-    """Name of a policy without remarks, the same for "AC-IQN" and "ACIQN (untrained)"."""
+    """Return the name of a policy without remarks.
+
+    It is the same for "AC-IQN" and "ACIQN (untrained)".
+    """
     return name.partition(" (")[0].replace("-", "")
 
 
-def _line(scores: NavigationMetrics | ReportedScores, worlds: int) -> list[str]:
-    """Cells of a row of the table."""
+def _cells(scores: NavigationMetrics | ReportedScores, worlds: int) -> list[str]:
+    """Return the cells of a line of the table."""
     shares = [_share(scores.success, worlds), _share(scores.arrived, worlds)]
     numbers = [_number(value) for value in (scores.time, scores.energy, scores.discounted)]
     return [str(worlds), *shares, *numbers]
@@ -92,8 +101,12 @@ def _share(share: float | None, worlds: int) -> str:
 class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
     """Worlds to cross: the first ones of every row of the environment's curriculum.
 
-    Of each row there are as many as the environment's pool holds, or `num_worlds` in all, spread evenly over the rows,
-    the first of which have one more. With `pictures` a PNG and a GIF of a world of the last row are written, too.
+    Args:
+        env: Its `in_order` must be true.
+        pictures: Whether `compare` writes a PNG and a GIF of a world of the last row.
+        batch_size: As in `Suite`.
+        num_worlds: Number of all worlds, spread evenly over the rows; the first rows get one more if there is a rest.
+            None stands for all worlds of the environment's pool.
     """
 
     headline = "success"
@@ -121,12 +134,13 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
         pictures: bool = True,
         batch_size: int | None = None,
         num_worlds: int | None = None,
-        **changes: Any,
+        **changes: object,
     ) -> NavigationSuite:
-        """The first worlds of every row, in environments like another."""
-        rows = {"curriculum": env.levels, "robots": None, "cores": None, "obstacles": None, "min_distance": None}
-        fixed = {"first_env": 0, "in_order": True, "pool": worlds_per_level}
-        settings = rows | fixed | changes
+        """Make a suite of the first worlds of every row, in environments like another."""
+        settings: dict[str, object] = {"first_env": 0, "in_order": True, "pool": worlds_per_level}
+        # The levels replace numbers that the environment may have been made with.
+        settings |= {"curriculum": env.levels, "robots": None, "cores": None, "obstacles": None, "min_distance": None}
+        settings |= changes
         return cls(env.like(1, **settings), pictures, batch_size, num_worlds)
 
     def begin(self, env: MarineNavEnv, first: int) -> None:
@@ -135,32 +149,35 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
         env.assign_levels([bisect(self._firsts, number) - 1 for number in numbers])
 
     def baselines(self) -> Mapping[str, Policy]:
-        """None, since the table shows the released navigators where they were tested."""
+        """Return none, since the table shows the released navigators."""
         return {}
 
     def play_in(self, num_envs: int) -> MarineNavEnv:
-        """Play the hardest row first."""
+        """Make an environment for somebody who watches, with the hardest row first."""
         env = super().play_in(num_envs)
         env.assign_levels([(-1 - i) % len(env.levels) for i in range(num_envs)])
         return env
 
     def evaluate(self, env: MarineNavEnv, policy: Policy, num_episodes: int) -> NavigationResults:
-        """Play, and record the first world of every row and those to be drawn."""
+        """Play the first worlds.
+
+        Recorded are the first world of every row, and those of the last row if one of them is drawn.
+        """
         hardest = self._firsts[-1] if self.writes_pictures else self.num_episodes
         numbers = range(env.first_env, env.first_env + num_episodes)
         record = [i - env.first_env for i in numbers if i in self._firsts or i >= hardest]
         return evaluate(env, policy, num_episodes, record)
 
-    def table(self, results: dict[str, NavigationResults], name: str) -> tuple[Table, dict[str, Any]]:
-        """Table of several policies' results, and of the released navigators.
+    def table(self, results: dict[str, NavigationResults], name: str) -> tuple[Table, PlainData]:
+        """Return a table of several policies' results.
 
-        Those are in it where this is a test that they were put to.
+        Released navigators are in it if these are the worlds of a published test.
         """
         published = published_for(self.env)
         # The policy that is evaluated stands first.
         ordered = {name: results[name]} if name in results else {}
         ordered |= results
-        policies = []
+        policies: list[PlainData] = []
         for policy, each in ordered.items():
             policies.append(
                 {
@@ -175,11 +192,12 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
         shown = navigation_table(self.env.levels, ordered, published, f"{self.num_episodes} worlds")
         return shown, {"policies": policies, "published": reported}
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> PlainData:
         env = self.env
+        rows = {str(row): level._asdict() for row, level in enumerate(env.levels)}
         return {
             "version": env.version,
-            "rows": {str(row): level._asdict() for row, level in enumerate(env.levels)},
+            "rows": rows,
             "num_worlds": self.num_episodes,
             "max_steps": env.max_steps,
             "end_on_collision": env.end_on_collision,
@@ -195,13 +213,17 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
         return torch.stack([trajectories.picture(which, width=width) for which in firsts[-num:]])
 
     def draw(self, folder: Path) -> None:
-        """Write the median world of the last row, by how many robots arrived and how soon."""
+        """Write pictures of the median world of the last row.
+
+        Worlds are ranked by how many robots arrived, then by how soon.
+        """
         from torchrl_gpu.envs.marine.viewer import save_gif, save_png
 
         assert self.last is not None
         hardest = self._firsts[-1]
         arrived = self.last.arrived.sum(1)[hardest:]
         steps = self.last.steps.amax(1)[hardest:]
+        # One more robot counts more than any number of steps.
         order = torch.argsort(arrived * (1 + steps.max()) - steps, stable=True)
         number = hardest + int(order[len(order) // 2])
         which = self._trajectories.index.index(number)
@@ -214,7 +236,7 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
         assert self.last.trajectories is not None
         return self.last.trajectories
 
-    def plans(self, results: NavigationResults) -> list[dict[str, Any]]:
+    def plans(self, results: NavigationResults) -> list[PlainData]:
         assert results.start is not None
         assert results.goal is not None
         columns = {
@@ -225,7 +247,7 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
             "time_s": results.time,
             "energy": results.energy,
         }
-        plans = []
+        plans: list[PlainData] = []
         for world, level in enumerate(results.level.tolist()):
             numbers = results.exists[world].nonzero().squeeze(1).tolist()
             robots = [_robot_data(columns, world, robot) for robot in numbers]
@@ -233,14 +255,14 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
         return plans
 
 
-def _robot_data(columns: Mapping[str, Tensor], world: int, robot: int) -> dict[str, Any]:
-    """Values of one robot, by column, as plain data."""
+def _robot_data(columns: Mapping[str, Tensor], world: int, robot: int) -> PlainData:
+    """Return the values of one robot, by column, as plain data."""
     return {name: values[world, robot].tolist() for name, values in columns.items()}
 
 
-def _rows_data(results: NavigationResults) -> dict[str, Any]:
-    """Metrics of each row that was played, as plain data."""
-    rows = {}
+def _rows_data(results: NavigationResults) -> PlainData:
+    """Return the metrics of each row that was played, as plain data."""
+    rows: PlainData = {}
     for row in sorted(set(results.level.tolist())):
         metrics = results.metrics(row)
         error = share_error(metrics.success, metrics.worlds)
@@ -256,6 +278,6 @@ def navigation_suite(
     pictures: bool = True,
     batch_size: int | None = None,
 ) -> NavigationSuite:
-    """Worlds like those of an environment, with arguments as in `suite_for`."""
+    """Return worlds like those of an environment, with arguments as in `suite_for`."""
     each = -(-num_episodes // len(env.levels))
     return NavigationSuite.of_rows(env, each, pictures, batch_size, seed=seed)

@@ -1,4 +1,4 @@
-"""Worlds of marine navigation, recorded while they are played."""
+"""Trajectories of robots, recorded while worlds of marine navigation are played."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ from torchrl_gpu.envs.marine.types import HEADING, PLACE
 if TYPE_CHECKING:
     from torchrl_gpu.envs.marine.viewer import Snapshot
 
-# The viewer, which draws, is imported where something is drawn: most runs do without.
+# The viewer, which draws, is imported where something is drawn, since most runs draw nothing.
 
-# Of a film.
+# Most pictures of a film, one less than there may be: the last moment always has one.
 MOST_FRAMES = 150
 
+# What changes from moment to moment.
 _OF_A_MOMENT = ("place", "heading", "arrived", "collided")
 
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Positions of the robots of k worlds over time, on the CPU, from the start on.
+    """Positions of the robots of k worlds over time, on the CPU.
 
-    A world that is over stays as it is.
+    The first moment is the start. A world that is over repeats its last moment.
 
     Attributes:
         index: Numbers of the worlds.
-        worlds: How they ended.
-        length: Moments of each until it was over, (k,) int64.
+        worlds: Their last moments.
+        length: Number of moments of each until it was over, (k,) int64.
         place: (T, k, R, 2), metres.
         heading: (T, k, R), radians.
         arrived: (T, k, R) bool.
@@ -48,34 +49,43 @@ class Trajectories:
     collided: Tensor
 
     @classmethod
-    def joined(cls, parts: Sequence[Trajectories]) -> Trajectories:
-        """Join the worlds of several batches, the shorter of which stay at their ends."""
+    def join(cls, parts: Sequence[Trajectories]) -> Trajectories:
+        """Join the worlds of several batches.
+
+        Shorter ones repeat their last moments.
+        """
         longest = max(len(part.place) for part in parts)
 
-        def of_all(name: str) -> Tensor:
-            values = [_prolonged(getattr(part, name), longest) for part in parts]
+        def join_moments(name: str) -> Tensor:
+            values = [_prolong(getattr(part, name), longest) for part in parts]
             return torch.cat(values, 1)
 
+        index: tuple[int, ...] = ()
+        worlds: tuple[Snapshot, ...] = ()
+        for part in parts:
+            index += part.index
+            worlds += part.worlds
         return cls(
-            index=sum((part.index for part in parts), ()),
-            worlds=sum((part.worlds for part in parts), ()),
+            index=index,
+            worlds=worlds,
             length=torch.cat([part.length for part in parts]),
-            place=of_all("place"),
-            heading=of_all("heading"),
-            arrived=of_all("arrived"),
-            collided=of_all("collided"),
+            place=join_moments("place"),
+            heading=join_moments("heading"),
+            arrived=join_moments("arrived"),
+            collided=join_moments("collided"),
         )
 
     def world(self, which: int, moment: int) -> Snapshot:
-        """One of the worlds, of k, at a moment."""
+        """Return world number `which` of the k worlds, at a moment."""
         at = moment, which
         parts = {name: getattr(self, name)[at].numpy() for name in _OF_A_MOMENT}
         return replace(self.worlds[which], **parts)
 
     def picture(self, which: int, moment: int | None = None, width: int = 640) -> Tensor:
-        """A world with the trails up to a moment, uint8 (width, width, 3).
+        """Draw a world with the trails up to a moment, by default its last.
 
-        The moment is its end by default.
+        Returns:
+            uint8 (width, width, 3).
         """
         from torchrl_gpu.envs.marine.viewer import draw
 
@@ -85,21 +95,24 @@ class Trajectories:
         return torch.tensor(drawn, dtype=torch.uint8, device="cpu")
 
     def film(self, which: int, width: int = 480) -> Tensor:
-        """A world from its start to its end, uint8 (T, width, width, 3), T ≤ 151."""
+        """Draw a world from its start to its end, uint8 (T, width, width, 3), T ≤ 151."""
         last = int(self.length[which]) - 1
         stride = -(-last // MOST_FRAMES) or 1
         moments = [*range(0, last, stride), last]
         return torch.stack([self.picture(which, moment, width) for moment in moments])
 
 
-def _prolonged(values: Tensor, length: int) -> Tensor:
-    """Values (T, …) up to a length, where the last one stays."""
+def _prolong(values: Tensor, length: int) -> Tensor:
+    """Repeat the last of values (T, …) up to a length."""
     last = values[-1:].expand(length - len(values), *values.shape[1:])
     return torch.cat((values, last))
 
 
 class TrajectoryRecorder:
-    """Recorder of robot positions of some worlds at every step."""
+    """Recorder of robot positions of some worlds at every step.
+
+    They stay on the device until the end, since a copy at every step would make the host wait.
+    """
 
     def __init__(self, env: MarineNavEnv, index: Sequence[int]) -> None:
         self.env = env
@@ -112,7 +125,7 @@ class TrajectoryRecorder:
         self.record(torch.zeros(env.num_envs, dtype=torch.bool, device=env.device))
 
     def record(self, over: Tensor) -> None:
-        """Record the present positions.
+        """Record the current positions.
 
         Args:
             over: Which worlds have ended, (N,) bool.
@@ -121,13 +134,14 @@ class TrajectoryRecorder:
             return
         self._length += ~self._over
         self._over = over[self._which]
-        s = self.env.state
-        motion = torch.cat((s.motion[PLACE], s.motion[HEADING : HEADING + 1]))
+        state = self.env.state
+        motion = torch.cat((state.motion[PLACE], state.motion[HEADING : HEADING + 1]))
+        ends = torch.stack((state.arrived, state.collided))
         self._motion.append(motion.index_select(2, self._which))  # (3, R, k)
-        self._ends.append(torch.stack((s.arrived, s.collided)).index_select(2, self._which))  # (2, R, k)
+        self._ends.append(ends.index_select(2, self._which))  # (2, R, k)
 
     def trajectories(self) -> Trajectories | None:
-        """What was recorded, if any world is."""
+        """Return what was recorded, or None if no world is."""
         if not self.index:
             return None
         from torchrl_gpu.envs.marine.viewer import snapshot

@@ -1,4 +1,4 @@
-"""Whole bins packed by a policy, and what is counted about them."""
+"""Whole bins packed by a policy, and their results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torchrl_gpu.policies.policy import Policy
 class Score:
     """Scores of one policy on a set of episodes.
 
-    They are means over the episodes; `_error` is the standard error, None of one episode.
+    They are means over the episodes. Those named `_error` are standard errors, which one episode does not have.
     """
 
     policy: str
@@ -49,11 +49,11 @@ class PackingResults(Results):
         utilization: Packed volume over bin volume.
         num_packed: Items in the bin.
         compactness: C, see `envs.packing.reward`.
-        pyramidality: P, likewise.
-        stable: Of each placement in order, (E, T) int8: 1 stable, 0 not, −1 where none was made. None where legality
-            alone is the judge.
-        placements: As in `PackingEnv`, 0 behind the last.
-        placement_z: Likewise.
+        pyramidality: P, see `envs.packing.reward`.
+        stable: Each placement in order, (E, T) int8: 1 stable, 0 not stable, −1 if no item was placed. None if every
+            legal placement counts as stable.
+        placements: As in `PackingEnv`, 0 after the last.
+        placement_z: As in `PackingEnv`, 0 after the last.
     """
 
     utilization: Tensor
@@ -66,7 +66,7 @@ class PackingResults(Results):
 
     @property
     def stability(self) -> Tensor | None:
-        """S, share of each bin's placements that are stable, (E,), 1 for an empty bin."""
+        """S, the share of stable placements of each bin, (E,), which is 1 if empty."""
         if self.stable is None:
             return None
         made = (self.stable >= 0).sum(1)
@@ -77,9 +77,9 @@ class PackingResults(Results):
         return {name: values for name, values in named.items() if values is not None}
 
     def columns(self, physics: Tensor | None = None) -> dict[str, Tensor]:
-        """Columns of the table of irregular packing.
+        """Return the columns of the table of irregular packing.
 
-        S is by the rule `com`, and by `physics`, shares (E,), where they are given.
+        S is by the rule `com`; if shares (E,) by `physics` are given, they are a column of their own.
         """
         columns = {
             "C": self.compactness,
@@ -95,7 +95,7 @@ class PackingResults(Results):
         return {name: values.mean().item() for name, values in self.per_episode().items()}
 
     def score(self, policy: str) -> Score:
-        """Scores under the name of a policy."""
+        """Return the scores, with the name of a policy."""
         return Score(
             policy,
             utilization_error=standard_error(self.utilization),
@@ -109,8 +109,8 @@ class PackingResults(Results):
 def evaluate(env: PackingEnv, policy: Policy, num_episodes: int | None = None) -> PackingResults:
     """Pack one bin in every environment, greedily.
 
-    The full bins are left in `env.state`. A bin that is done gets actions that are not legal, which change nothing,
-    until all are. Only the first `num_episodes` are packed and returned; None for all.
+    The full bins are left in `env.state`. A bin that is done gets illegal actions, which change nothing, until all
+    bins are done. Only the first `num_episodes` are packed and returned; None for all.
     """
     number = env.num_envs if num_episodes is None else num_episodes
     clock = DecisionClock(env.device)
@@ -129,27 +129,32 @@ def evaluate(env: PackingEnv, policy: Policy, num_episodes: int | None = None) -
     state = env.state
     number_of = torch.arange(state.placements.shape[1], device=env.device, dtype=torch.int64)
     made = number_of < state.num_packed[:, None]  # (N, T)
-    # What stands behind the last placement is of earlier episodes.
+    # Entries after the last placement are left from earlier episodes.
     placements = state.placements * made[..., None]
     placement_z = torch.where(made, state.placement_z, 0.0)
-    c = compactness(state.heightmap, state.volume, env.bin)
-    p = pyramidality(state.heightmap, state.volume, env.bin)
-    found = {
-        "utilization": state.volume / env.bin.volume,
-        "num_packed": state.num_packed.float(),
-        "compactness": c,
-        "pyramidality": p,
-        "placements": placements,
-        "placement_z": placement_z,
-    }
-    if env.stability_judge == "com":
-        found["stable"] = torch.stack(stable, 1)
-    parts: dict[str, Any] = {name: value[:number].to("cpu", copy=True) for name, value in found.items()}
-    return PackingResults(**parts, **clock.times())
+
+    def per_episode(values: Tensor) -> Tensor:
+        """Return copies of the values (N, …) of the packed bins on the CPU."""
+        return values[:number].to("cpu", copy=True)
+
+    utilization = per_episode(state.volume / env.bin.volume)
+    num_packed = per_episode(state.num_packed.float())
+    c = per_episode(compactness(state.heightmap, state.volume, env.bin))
+    p = per_episode(pyramidality(state.heightmap, state.volume, env.bin))
+    return PackingResults(
+        utilization=utilization,
+        num_packed=num_packed,
+        compactness=c,
+        pyramidality=p,
+        stable=per_episode(torch.stack(stable, 1)) if env.stability_judge == "com" else None,
+        placements=per_episode(placements),
+        placement_z=per_episode(placement_z),
+        **clock.times(),
+    )
 
 
 def sequence_number(env: PackingEnv, index: int) -> int:
-    """Number of an episode's items among the sequences of their source.
+    """Return the number of an episode's items among the sequences of their source.
 
     Episodes are counted from `first_env`.
     """
@@ -158,7 +163,7 @@ def sequence_number(env: PackingEnv, index: int) -> int:
 
 
 class PackedBins:
-    """Bins of some results, as `viewer` and `plan_of` see those of an environment."""
+    """Bins of some results, in the form of an environment, for `viewer` and `plan_of`."""
 
     bin: Bin
     catalogue: Catalogue
@@ -174,8 +179,9 @@ class PackedBins:
         self.num_packed = results.num_packed.long().to(env.device)  # (E,) int64
 
     def sequence_number(self, index: int) -> int:
+        """Return the number of a bin's items among the sequences of their source."""
         return sequence_number(self._env, index)
 
     def __getattr__(self, name: str) -> Any:
-        """What else there is of the environment."""
+        """Return any other attribute of the environment."""
         return getattr(self._env, name)

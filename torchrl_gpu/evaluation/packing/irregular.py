@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import cast
 
 import torch
 from rich.console import Console
@@ -21,8 +21,8 @@ from torchrl_gpu.envs.packing.items import ItemSource, ProceduralSolids
 from torchrl_gpu.evaluation.estimates import comparison_data, comparison_table
 from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults
 from torchrl_gpu.evaluation.packing.suite import PackingSuite
-from torchrl_gpu.evaluation.reports import print_whole
-from torchrl_gpu.evaluation.suite import UNSEEN_SEED, TableOptions
+from torchrl_gpu.evaluation.reports import PlainData, print_whole
+from torchrl_gpu.evaluation.suite import UNSEEN_SEED, ComparedRun, TableOptions
 from torchrl_gpu.policies.packing.heuristics import (
     BOTH,
     DEEPEST,
@@ -33,9 +33,16 @@ from torchrl_gpu.policies.packing.heuristics import (
     VALUES,
     WORKER,
 )
+from torchrl_gpu.policies.policy import Policy
 
+# Shapes of the hard set, and how much longer their sides are than those trained on.
 HARD_SHAPES = ("bowl", "mug", "l_shape", "u_shape")
 HARD_SCALE = 1.1
+
+# Cases that are packed alone for their times, unless an option says how many.
+_TIMED = 3
+
+# Names of methods by the words of `--methods`.
 METHODS = {
     "random": RANDOM,
     "dbl": DEEPEST,
@@ -47,7 +54,7 @@ METHODS = {
     "both": BOTH,
 }
 UNTRAINED = "No --ckpt_path: the rows of the learned methods are left out; untrained networks repeat the rules."
-NO_CHOICE = "K = 0: one object is shown, in box order, and passed over if it fits nowhere; no manager."
+NO_CHOICE = "K = 0: one object is shown, in box order, and skipped if it fits nowhere; no manager."
 
 
 class IrregularSuite(PackingSuite):
@@ -56,8 +63,8 @@ class IrregularSuite(PackingSuite):
     Its tables are those of Huang et al., RA-L 2023.
     """
 
-    def tables(self, run: Any, options: TableOptions) -> Iterator[dict[str, Any]]:
-        """A table for each set of objects and setting, as plain data once printed."""
+    def tables(self, run: ComparedRun, options: TableOptions) -> Iterator[PlainData]:
+        """Print a table for each set of objects and setting, and yield it as plain data."""
         notes = []
         if not run.trained:
             notes.append(UNTRAINED)
@@ -68,26 +75,28 @@ class IrregularSuite(PackingSuite):
         base = self.env
         resolutions: Sequence[int | tuple[int, int]] = options.resolutions or [base.resolution]
         turns = ["cube" if step == 90 else step for step in options.steps or ()] or [base.orientations]
-        for name, items in _sets(options, run.env.items, base).items():
+        trained_on = cast("PackingEnv", run.env).items
+        for name, items in _sets(options, trained_on, base).items():
             for resolution, orientations in itertools.product(resolutions, turns):
-                given = name, resolution, orientations
-                made = base if given == ("easy", base.resolution, base.orientations) else None
+                # Objects of the setting that the environment has already been made for are not made again.
+                has_objects = (name, resolution, orientations) == ("easy", base.resolution, base.orientations)
+                made = base if has_objects else None
                 for visible in options.visible or [base.visible_items]:
-                    setting: dict[str, Any] = {"visible_items": max(1, visible), "skip_unplaceable": visible == 0}
+                    setting: PlainData = {"visible_items": max(1, visible), "skip_unplaceable": visible == 0}
                     setting |= {"orientations": orientations, "resolution": resolution}
                     source = items if made is None else made.shared_items()
                     made = base.like(1, items=source, order="box", stability_judge="com", **setting)
                     one = IrregularSuite(made, False, self.num_episodes, self.batch_size)
-                    one.say = self.say
-                    about: dict[str, Any] = {"set": name, "notes": notes, "objects": _arguments_of(items)}
-                    about["setting"] = {"K": visible, **setting}
-                    yield about | _table(one, run, options, f"{name}: K = {visible}", type(items).__name__)
+                    one.announce = self.announce
+                    facts: PlainData = {"set": name, "notes": notes, "objects": _arguments_of(items)}
+                    facts["setting"] = {"K": visible, **setting}
+                    yield facts | _table(one, run, options, f"{name}: K = {visible}", type(items).__name__)
 
 
 def packing_suite(
     env: PackingEnv, num_episodes: int, *, seed: int = UNSEEN_SEED, pictures: bool = True, batch_size: int | None = None
 ) -> PackingSuite:
-    """Bins like those of an environment, of boxes or of irregular objects.
+    """Return bins like those of an environment, for boxes or for irregular objects.
 
     Arguments are as in `suite_for`.
     """
@@ -98,6 +107,7 @@ def packing_suite(
 
 
 def _sets(options: TableOptions, items: ItemSource, base: PackingEnv) -> dict[str, ItemSource]:
+    """Make the sets of objects that the options ask for, by name."""
     makers: dict[str, Callable[[], ItemSource]] = {
         "easy": lambda: easy(items, base.seed),
         "hard": lambda: hard(items, base.seed, options.shapes or HARD_SHAPES),
@@ -113,67 +123,83 @@ def _sets(options: TableOptions, items: ItemSource, base: PackingEnv) -> dict[st
 
 
 def easy(items: ItemSource, seed: int) -> ItemSource:
-    """Other objects of the kinds and sizes that were trained on.
+    """Make other objects of the kinds and sizes that were trained on.
 
     A source without a pool gives the same ones.
     """
     if getattr(items, "seed", None) == seed:
-        raise ValueError(f"evaluate: --seed must differ from that of the objects trained on; got {seed}")
+        raise ValueError(f"evaluate: --seed must differ from that of the objects trained on, which is {seed}, too")
     return items.reseeded(seed)
 
 
 def hard(items: ItemSource, seed: int, shapes: Sequence[str] = HARD_SHAPES) -> ItemSource:
-    """Concave objects alone, with sides a tenth longer than those trained on."""
+    """Make concave objects only, with sides a tenth longer than those trained on."""
     if not isinstance(items, ProceduralSolids):
         raise ValueError(f"evaluate: --sets hard is for a config with ProceduralSolids, not {type(items).__name__}")
-    smallest, largest = HARD_SCALE * items.min_size, HARD_SCALE * items.max_size
+    smallest = HARD_SCALE * items.min_size
+    largest = HARD_SCALE * items.max_size
     return ProceduralSolids(items.num_objects, smallest, largest, items.scale, seed, tuple(shapes))
 
 
-def _table(suite: PackingSuite, run: Any, options: TableOptions, title: str, items: str) -> dict[str, Any]:
+def _table(suite: PackingSuite, run: ComparedRun, options: TableOptions, title: str, items: str) -> PlainData:
+    """Play one setting with all methods, print its table, and return it as plain data."""
     env = suite.env
-    # Those of a packer leave its manager out where there is no choice.
-    rows = run.baselines(env)
-    rows = suite.policies_of(run) if rows is None else rows
-    wanted = set(rows) if options.methods is None else {METHODS[word] for word in options.methods}
-    if not wanted & rows.keys():
-        came = " ".join(options.methods or ())
-        raise ValueError(f"evaluate: --methods {came}: there is no such row here")
-    policies = {name: policy for name, policy in rows.items() if name in wanted}
-    alone = suite.packed_alone(policies, 3 if options.timed is None else options.timed)
+    policies = _chosen_policies(suite, run, options.methods)
+    alone = suite.pack_alone(policies, _TIMED if options.timed is None else options.timed)
     results = suite.play_all(policies)
     methods = {}
-    agreements = []
+    agreements: list[PlainData] = []
     for name, each in results.items():
         shares = None
         if options.physics:
-            suite.say(f"{name}, physics")
+            suite.announce(f"{name}, physics")
             shares, agreement = drop(env, each, min(options.physics, suite.num_episodes))
             agreements.append({"method": name, **agreement.data()})
-        methods[name] = each.columns(shares) | {"objects/s": each.num_packed.sum()[None] / each.seconds}
+        methods[name] = each.columns(shares)
+        methods[name]["objects/s"] = each.num_packed.sum()[None] / each.seconds
         if alone[name]:
-            taken = [1e3 * bin_.seconds / max(1.0, bin_.num_packed.item()) for bin_ in alone[name]]
-            methods[name]["ms/object"] = torch.tensor(taken, dtype=torch.float32, device="cpu")
+            methods[name]["ms/object"] = _milliseconds_per_object(alone[name])
     cells = "×".join(str(side) for side in env.bin.cells)
     title += f" of {env.num_items} objects, {env.num_orientations} orientations, {cells} cells"
     title += f", {suite.num_episodes} cases"
-    suite.say("")
+    suite.announce("")
     print()
     print_whole(comparison_table(methods, title, RULE))
     if agreements:
         print_whole(agreement_table(agreements))
-    data = {"title": title, "episodes": suite.describe() | {"items": items}, "cases": suite.num_episodes}
+    data: PlainData = {"title": title, "episodes": suite.describe() | {"items": items}, "cases": suite.num_episodes}
     data |= {"batch": suite.side_by_side, "reference": RULE}
     return data | {"methods": comparison_data(methods, RULE), "agreement": agreements}
 
 
-def _arguments_of(source: ItemSource) -> dict[str, Any]:
+def _chosen_policies(suite: PackingSuite, run: ComparedRun, methods: Sequence[str] | None) -> dict[str, Policy]:
+    """Return the policies of the rows that `--methods` names, or of all rows."""
+    # Those of a packer leave its manager out if there is no choice.
+    rows = run.baselines(suite.env)
+    if rows is None:
+        rows = suite.policies_of(run)
+    if methods is None:
+        return dict(rows)
+    wanted = {METHODS[word] for word in methods}
+    if not wanted & rows.keys():
+        raise ValueError(f"evaluate: --methods {' '.join(methods)}: there is no such row here")
+    return {name: policy for name, policy in rows.items() if name in wanted}
+
+
+def _milliseconds_per_object(alone: Sequence[PackingResults]) -> Tensor:
+    """Return the time for an object in each bin that was packed alone, float32."""
+    taken = [1e3 * each.seconds / max(1.0, each.num_packed.item()) for each in alone]
+    return torch.tensor(taken, dtype=torch.float32, device="cpu")
+
+
+def _arguments_of(source: ItemSource) -> PlainData:
+    """Return the constructor arguments of a source as plain data."""
     values = {name: getattr(source, name) for name in inspect.signature(type(source)).parameters}
     return {name: _as_plain(value) for name, value in values.items()}
 
 
 def _as_plain(value: object) -> object:
-    """A value for JSON, in words where it is no plain one."""
+    """Return a value for JSON, as text if it is no plain one."""
     return value if isinstance(value, int | float | str | list | tuple | None) else str(value)
 
 
@@ -182,7 +208,7 @@ def _as_plain(value: object) -> object:
 
 @dataclass
 class Agreement:
-    """Numbers of placements on which the rule `com` and physics agree, or do not."""
+    """Numbers of placements on which the rule `com` and physics agree or disagree."""
 
     both_hold: int = 0
     only_com_holds: int = 0
@@ -196,10 +222,10 @@ class Agreement:
         self.only_physics_holds += int((~com & physics).sum())
         self.none_holds += int((~com & ~physics).sum())
 
-    def data(self) -> dict[str, Any]:
-        """Plain data.
+    def data(self) -> PlainData:
+        """Return the numbers as plain data.
 
-        `share` is that of the placements on which they agree, None where there are none.
+        `share` is that of the placements on which they agree, or None if there are no placements.
         """
         placements = sum(asdict(self).values())
         share = (self.both_hold + self.none_holds) / placements if placements else None
@@ -220,15 +246,15 @@ def drop(env: PackingEnv, results: PackingResults, number: int) -> tuple[Tensor,
     settled = settle_cases(plans, friction=env.friction)
     agreement = Agreement()
     for stable, each in zip(results.stable, settled, strict=False):
-        # A step may pass an item over, which places none.
+        # A step that skips an item places none.
         placed = stable[stable >= 0] > 0
         agreement.count(placed, torch.from_numpy(each.stable))
     shares = torch.tensor([each.share for each in settled], dtype=torch.float32, device="cpu")
     return shares, agreement
 
 
-def agreement_table(agreements: list[dict[str, Any]]) -> Table:
-    """Table of the verdicts of the rule `com` and of physics."""
+def agreement_table(agreements: Sequence[Mapping[str, object]]) -> Table:
+    """Make a table of how far the rule `com` and physics agree."""
     counts = ("placements", "both_hold", "only_com_holds", "only_physics_holds", "none_holds")
     shown = Table(title="S com against S physics, placement by placement", title_justify="left")
     titles = [name.replace("_", " ") for name in counts]
@@ -237,5 +263,5 @@ def agreement_table(agreements: list[dict[str, Any]]) -> Table:
     for row in agreements:
         share = "–" if row["share"] is None else f"{row['share']:.1%}"
         numbers = [str(row[name]) for name in counts]
-        shown.add_row(row["method"], share, *numbers)
+        shown.add_row(str(row["method"]), share, *numbers)
     return shown

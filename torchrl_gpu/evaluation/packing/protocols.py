@@ -1,7 +1,7 @@
 """Protocols on which published packing policies are compared.
 
-A protocol is fixed sequences, known by a hash, and figures that are printed of them. A figure says little without what
-the planner knew of the boxes to come, so that every row says it.
+A protocol is a set of fixed sequences, known by a hash, with published figures. A figure means little unless one knows
+what the planner knew of the boxes to come, so every row says it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,13 @@ from torchrl_gpu.envs.packing.types import Bin
 from torchrl_gpu.evaluation.estimates import plus_minus
 from torchrl_gpu.evaluation.packing.episodes import PackingResults
 from torchrl_gpu.evaluation.packing.suite import PUBLISHED, PackingSuite, verdict
+from torchrl_gpu.evaluation.reports import PlainData
 from torchrl_gpu.policies.policy import Policy, known
 
-# Of `PROTOCOLS`.
+# The bin of all `PROTOCOLS`.
 _BIN = Bin((10.0, 10.0, 10.0), (10, 10))
 
-# Rows of the table that are not sorted to the right.
+# Columns of the table that are aligned to the left.
 _WORDS = ("policy", "knew of what comes")
 
 SUITE_HASHES = {
@@ -50,7 +51,10 @@ SUITE_HASHES = {
     "diverse": "ae163c3c69c925855a27fbc5e5f5a5e41539baab81a609b02ff000bb5ef7e506",
     "boards": "914f182bf1a5017545e9e850658d682a2a921c3ee146efd4bbead96861974566",
 }
-"""Hashes of the 2,000 sequences of each protocol, 30 of a pallet's, see `sequence_hash`."""
+"""Hashes of the sequences of each protocol, see `sequence_hash`.
+
+There are 2,000 sequences, or 30 of a pallet's protocol.
+"""
 
 
 class ProtocolSuite(PackingSuite):
@@ -58,18 +62,19 @@ class ProtocolSuite(PackingSuite):
 
     Args:
         protocol: One of `PROTOCOLS` or of `PALLETS`.
-        num_episodes: How many; None stands for 2,000, for 30 of a pallet's, or for all from `first` on of a file.
-        sequences: File of box sequences, played by the protocol's rules, and in its catalogue where all boxes are in
-            it; None stands for the fixed suite. Not of a pallet's protocol.
+        num_episodes: How many; None stands for 2,000, for 30 of a pallet's protocol, or for all of a file from `first`
+            on.
+        sequences: File of box sequences, played by the protocol's rules, and in its catalogue if that has all boxes.
+            None stands for the fixed suite. Pallets' protocols take no file.
         first: Number of the first sequence.
-        unit, misfits: Of the file, as in `BoxSequences`; numbers of sequences count those that are played.
+        unit, misfits: Of the file, as in `BoxSequences`. Numbers of sequences count those that are played.
         visible_items: K.
-        rule: Arguments of `PackingEnv` for another rule of stability than the protocol's.
+        rule: Arguments of `PackingEnv` for another stability rule than the protocol's.
         include, device: As in `PackingEnv`.
         batch_size: As in `Suite`.
 
     Raises:
-        FileNotFoundError, ValueError: As in `BoxSequences`; or a file has too few sequences.
+        FileNotFoundError, ValueError: As in `BoxSequences`, or a file has too few sequences.
     """
 
     def __init__(
@@ -82,7 +87,7 @@ class ProtocolSuite(PackingSuite):
         unit: str = "cells",
         misfits: str = MISFITS[0],
         visible_items: int = 1,
-        rule: Mapping[str, Any] | None = None,
+        rule: Mapping[str, object] | None = None,
         include: Sequence[str] = ("z_map",),
         device: str | torch.device = "auto",
         batch_size: int | None = None,
@@ -93,7 +98,7 @@ class ProtocolSuite(PackingSuite):
             wanted = ", ".join(known if sequences is None else PROTOCOLS)
             raise ValueError(f"ProtocolSuite: protocol{of_file} must be one of {wanted}, not {protocol!r}")
         changes: dict[str, Any] = dict(rule or {})
-        # A box of the file that the protocol has not, in words.
+        # Words for a box of the file that the protocol does not have.
         self.foreign = ""
         if sequences is not None:
             items = BoxSequences(str(sequences), unit, True, misfits)
@@ -125,37 +130,37 @@ class ProtocolSuite(PackingSuite):
         self.first = first
 
     def sequence_hash(self) -> str:
-        """Hash of the sequences, see `SUITE_HASHES`."""
+        """Return the hash of the sequences, see `SUITE_HASHES`."""
         return sequence_hash(sequence_sizes(self.env, self.num_episodes))
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> PlainData:
         more = {"protocol": self.protocol, "file": self.file, "first": self.first, "sequences": self.num_episodes}
         return super().describe() | more | {"sha256": self.sequence_hash()}
 
-    def compared(self, policies: Mapping[str, Policy], timed: int = 0) -> dict[str, Any]:
-        """Play all sequences with each policy, and give a row for each as plain data.
+    def compare_all(self, policies: Mapping[str, Policy], timed: int = 0) -> dict[str, Any]:
+        """Play all sequences with each policy, and return a row for each as plain data.
 
-        The first `timed` sequences are also packed one bin at a time, for the time of that.
+        The first `timed` sequences are also packed one bin at a time, to measure how long that takes.
         """
         results = self.play_all(policies)
-        alone = self.packed_alone(policies, timed)
-        settled = self.settled(results)
+        alone = self.pack_alone(policies, timed)
+        settled = self.settle(results)
         rows = []
         for name, policy in policies.items():
             row = asdict(results[name].score(name)) | {"knows": known(policy, self.env.visible_items)}
-            row["decision_alone_ms"] = PackingResults.joined(alone[name]).decision_ms if timed else None
+            row["decision_alone_ms"] = PackingResults.join(alone[name]).decision_ms if timed else None
             row["utilizations"] = [round(each, 6) for each in results[name].utilization.tolist()]
             rows.append(row | settled.get(name, {}))
-        self.say("")
+        self.announce("")
         figures = PUBLISHED.get((self.protocol, self.env.visible_items), ())
         published = [{"policy": name, "utilization": share / 100, "knows": knows} for name, share, knows in figures]
         return {"sequences": self.describe(), "policies": rows, "published": published}
 
 
 def sequence_sizes(env: PackingEnv, number: int) -> list[Tensor]:
-    """Sides of the boxes of the first episodes, (T, 3) int64 cells each.
+    """Return the sides of the boxes of the first episodes, (T, 3) int64 cells each.
 
-    They are those of `number` environments from `env.first_env` on.
+    They are the episodes of `number` environments from `env.first_env` on.
     """
     row = torch.arange(number, device=env.device, dtype=torch.int64)
     made = env.item_sequences
@@ -169,9 +174,9 @@ def sequence_sizes(env: PackingEnv, number: int) -> list[Tensor]:
 
 
 def sequence_hash(sequences: Sequence[Tensor]) -> str:
-    """SHA-256 of sequences that `sequence_sizes` gives.
+    """Return the SHA-256 of sequences from `sequence_sizes`.
 
-    Of each sequence its length and its sizes are hashed, as 32-bit little-endian integers.
+    The length and the sizes of each sequence are hashed, as 32-bit little-endian integers.
     """
     digest = hashlib.sha256()
     for each in sequences:
@@ -181,35 +186,38 @@ def sequence_hash(sequences: Sequence[Tensor]) -> str:
 
 
 def protocol_table(report: Mapping[str, Any]) -> Table:
-    """Table of `ProtocolSuite.compared` for the terminal, published figures last."""
-    about = report["sequences"]
+    """Make a table of `ProtocolSuite.compare_all`, with published figures last."""
+    facts = report["sequences"]
     rows = report["policies"]
-    known_suite = SUITE_HASHES.get(about["protocol"]) == about["sha256"]
-    source = about["file"] or ("the fixed suite" if known_suite else "sequences of the fixed seed")
-    title = f"{about['protocol']}: {about['sequences']} sequences from {about['first']} of {source}"
-    shown = Table(title=f"{title}, sha256 {about['sha256'][:16]}", title_justify="left")
-    more = {}
-    if about["protocol"] in PALLETS:
-        more["occupancy"] = lambda row: f"{row['pyramidality']:.3f}"
-    if "stands" in rows[0]:
-        more |= {"stands": lambda row: verdict(row)[0], "faultless": lambda row: verdict(row)[1]}
-    for column in (*_WORDS, "utilization", "items", "ms/decision", "ms for one bin", *more):
+    known_suite = SUITE_HASHES.get(facts["protocol"]) == facts["sha256"]
+    source = facts["file"] or ("the fixed suite" if known_suite else "sequences of the fixed seed")
+    title = f"{facts['protocol']}: {facts['sequences']} sequences from {facts['first']} of {source}"
+    shown = Table(title=f"{title}, sha256 {facts['sha256'][:16]}", title_justify="left")
+
+    is_pallet = facts["protocol"] in PALLETS
+    is_simulated = "stands" in rows[0]
+    columns = [*_WORDS, "utilization", "items", "ms/decision", "ms for one bin"]
+    if is_pallet:
+        columns.append("occupancy")
+    if is_simulated:
+        columns += ["stands", "faultless"]
+    for column in columns:
         shown.add_column(column, justify="left" if column in _WORDS else "right", no_wrap=True)
+
     for row in sorted(rows, key=lambda row: row["utilization"]):
         alone = row["decision_alone_ms"]
-        further = [cell(row) for cell in more.values()]
-        utilization = f"{row['utilization']:.2%}{plus_minus(row['utilization_error'], '.2%')}"
-        num_packed = f"{row['num_packed']:.2f}{plus_minus(row['num_packed_error'], '.2f')}"
-        shown.add_row(
-            row["policy"],
-            row["knows"],
-            utilization,
-            num_packed,
-            f"{row['decision_ms']:.4f}",
-            "–" if alone is None else f"{alone:.2f}",
-            *further,
-        )
-    dashes = ["–"] * (3 + len(more))
+        cells = [row["policy"], row["knows"]]
+        cells.append(f"{row['utilization']:.2%}{plus_minus(row['utilization_error'], '.2%')}")
+        cells.append(f"{row['num_packed']:.2f}{plus_minus(row['num_packed_error'], '.2f')}")
+        cells.append(f"{row['decision_ms']:.4f}")
+        cells.append("–" if alone is None else f"{alone:.2f}")
+        if is_pallet:
+            cells.append(f"{row['pyramidality']:.3f}")
+        if is_simulated:
+            cells += verdict(row)
+        shown.add_row(*cells)
     for row in report["published"]:
-        shown.add_row(row["policy"], row["knows"], f"{row['utilization']:.1%}", *dashes, style="dim")
+        cells = [row["policy"], row["knows"], f"{row['utilization']:.1%}"]
+        dashes = ["–"] * (len(columns) - len(cells))
+        shown.add_row(*cells, *dashes, style="dim")
     return shown

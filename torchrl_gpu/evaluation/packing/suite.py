@@ -1,4 +1,4 @@
-"""Packing policies compared on the same episodes: table, pictures and plans."""
+"""`PackingSuite`: packing policies compared on the same episodes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
 from rich.table import Table
@@ -20,17 +20,21 @@ from torchrl_gpu.envs.packing.items.sequences import PlayedBoxes
 from torchrl_gpu.envs.packing.protocols import packs_orders, protocol_of
 from torchrl_gpu.evaluation.estimates import comparison_data, comparison_table, plus_minus, standard_error
 from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, Score, evaluate, sequence_number
-from torchrl_gpu.evaluation.reports import without_noise
-from torchrl_gpu.evaluation.suite import Suite, TableOptions
+from torchrl_gpu.evaluation.reports import PlainData, without_noise
+from torchrl_gpu.evaluation.suite import ComparedRun, Suite, TableOptions
 from torchrl_gpu.policies.packing import baselines
 from torchrl_gpu.policies.packing.heuristics import RULE, VALUES
 from torchrl_gpu.policies.packing.pretrained import pretrained_for
 from torchrl_gpu.policies.policy import Policy
 
+# Orders of a file that are drawn.
 _MOST_PICTURES = 16
 
+# Characters of an order's name in a file name.
+_LONGEST_NAME = 64
+
 Published = tuple[tuple[str, float, str], ...]
-"""Published policies, each with its utilization in per cent and what it knew of the boxes to come."""
+"""Published policies: name, utilization in per cent, what it knew of the boxes to come."""
 
 _DISCRETE125: Published = (
     ("GOPT, RA-L 2024, online BPH", 51.6, "nothing"),
@@ -68,9 +72,10 @@ _AAAI_CUT2 = ("AAAI 2021, policy", 66.9, "nothing")
 _OF_100 = "arXiv 2208.07123, 100 sequences"
 
 PUBLISHED: dict[tuple[str, int], Published] = {}
-"""Published results on sequences of their own, by protocol and by how many boxes they could choose from.
+"""Published results, by protocol and by how many boxes the policies could choose from.
 
-arXiv 2208.07123 and PCT's version of 2025 call that number a buffer.
+They are means over other sequences of the same protocol. arXiv 2208.07123 and PCT's version of 2025 call that number a
+buffer.
 """
 PUBLISHED["rs", 1] = (_AAAI_RS, (_OF_100, 53.1, "nothing"))
 PUBLISHED["rs", 3] = ((_OF_100, 62.1, "3 visible"),)
@@ -87,30 +92,50 @@ PUBLISHED["diverse", 1] = _DIVERSE
 PUBLISHED["boards", 1] = _BOARDS
 
 
+class Settled(TypedDict):
+    """Result of boxes that are all released at once, in simulation.
+
+    Attributes:
+        stands: Share of the boxes that stay.
+        stands_error: Its standard error.
+        simulated: Number of bins.
+        faultless: Number of bins in which all boxes stay.
+        simulation_s: Seconds for a bin.
+    """
+
+    stands: float
+    stands_error: float | None
+    simulated: int
+    faultless: int
+    simulation_s: float
+
+
 class PackingSuite(Suite[PackingEnv, PackingResults]):
     """Bins to pack.
 
-    Pictures are of each order of a file, else of the bin of median utilization.
+    Pictures show each order of a file, otherwise the bin of median utilization.
     """
 
     headline = "utilization"
     pictures_tag = "packed bins"
     preferred = ("pretrained", VALUES, RULE, "heightmap minimisation")
     simulated = 0
-    """First bins of each policy that `table` simulates."""
+    """Number of the first bins of each policy that `table` simulates."""
 
     def evaluate(self, env: PackingEnv, policy: Policy, num_episodes: int) -> PackingResults:
         return evaluate(env, policy, num_episodes)
 
     @property
     def most_on_cpu(self) -> int:
-        # Maps of boxes cost less than their way to memory and back, and glibc keeps no tensor above 32 MiB.
+        # Maps of boxes cost less than their way to memory and back. glibc returns tensors above 32 MiB to the system,
+        # which must be asked for them again at every step.
         return 1 << 27 if self.env.catalogue.flat else super().most_on_cpu
 
-    def packed_alone(self, policies: Mapping[str, Policy], cases: int) -> dict[str, list[PackingResults]]:
-        """Results of the first cases by each policy, one bin at a time, for its times.
+    def pack_alone(self, policies: Mapping[str, Policy], cases: int) -> dict[str, list[PackingResults]]:
+        """Pack the first cases by each policy, one bin at a time, to measure times.
 
-        A rehearsal makes all of them warm. Policies take turns, so that other load slows all of them alike.
+        The first case is packed once beforehand, since a first call takes longer. Policies take turns, so that other
+        load slows all of them alike.
         """
         env = self.env.like(1, stability_judge="rule", items=self.env.shared_items())
         results: dict[str, list[PackingResults]] = {name: [] for name in policies}
@@ -118,12 +143,12 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         for case in (*rehearsal, *range(min(cases, self.num_episodes))):
             self.begin(env, case)
             for name, policy in policies.items():
-                self.say(f"{name}, timed alone")
+                self.announce(f"{name}, timed alone")
                 results[name].append(evaluate(env, policy))
         return {name: each[1:] for name, each in results.items()}
 
     def baselines(self) -> Mapping[str, Policy]:
-        """The heuristics, and on the pallet of orders the policy of the package."""
+        """Return the heuristics, and on the pallet of orders the policy of the package."""
         policies: dict[str, Policy] = dict(baselines(self.env))
         if packs_orders(self.env):
             policies |= self.pretrained()
@@ -135,29 +160,28 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
     def like(self, num_envs: int) -> PackingEnv:
         return self.env.like(num_envs, items=self.env.shared_items())
 
-    def table(self, results: dict[str, PackingResults], name: str) -> tuple[Table, dict[str, Any]]:
-        """Table of several policies' results.
+    def table(self, results: dict[str, PackingResults], name: str) -> tuple[Table, PlainData]:
+        """Return a table of several policies' results.
 
-        Where the rule of irregular packing is among the policies, it shows differences from that.
+        If the rule of irregular packing is among the policies, it shows differences from that.
         """
         rows = [each.score(policy) for policy, each in results.items()]
         title = f"{self.num_episodes} episodes"
-        report: dict[str, Any] = {"policies": [asdict(row) for row in rows]}
         if RULE not in results:
-            settled = self.settled(results)
-            for row in report["policies"]:
-                row |= settled.get(row["policy"], {})
-            return packing_table(rows, title, self.published(), settled), report
+            settled = self.settle(results)
+            policies = [asdict(row) | dict(settled.get(row.policy, {})) for row in rows]
+            return packing_table(rows, title, self.published(), settled), {"policies": policies}
         methods = {}
         for policy, each in results.items():
             milliseconds = torch.tensor([each.decision_ms], dtype=torch.float32, device="cpu")
             methods[policy] = each.columns() | {"ms/decision": milliseconds}
+        report: PlainData = {"policies": [asdict(row) for row in rows]}
         return comparison_table(methods, title, RULE), report | {"comparison": comparison_data(methods, RULE)}
 
-    def settled(self, results: dict[str, PackingResults]) -> dict[str, dict[str, Any]]:
-        """Share of stable boxes of each policy's first bins, all released at once.
+    def settle(self, results: dict[str, PackingResults]) -> dict[str, Settled]:
+        """Release all boxes of each policy's first bins at once, in simulation.
 
-        Empty where none is simulated.
+        The result is empty if no bins are to be simulated.
         """
         if not self.simulated:
             return {}
@@ -165,38 +189,44 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
 
         found = {}
         for name, each in results.items():
-            self.say(f"{name}, physics")
+            self.announce(f"{name}, physics")
             bins = PackedBins(self.env, each)
             started = time.perf_counter()
             plans = [plan_of(bins, index) for index in range(min(self.simulated, self.num_episodes))]
             cases = settle_cases(plans, progress=True, sequential=False, friction=self.env.friction)
             shares = torch.tensor([case.share for case in cases], dtype=torch.float64, device="cpu")
-            found[name] = {
-                "stands": shares.mean().item(),
-                "stands_error": standard_error(shares),
-                "simulated": len(cases),
-                "faultless": sum(bool(case.stable.all()) for case in cases),
-                "simulation_s": (time.perf_counter() - started) / len(cases),
-            }
+            seconds = time.perf_counter() - started
+            faultless = [bool(case.stable.all()) for case in cases]
+            found[name] = Settled(
+                stands=shares.mean().item(),
+                stands_error=standard_error(shares),
+                simulated=len(cases),
+                faultless=sum(faultless),
+                simulation_s=seconds / len(cases),
+            )
         return found
 
     def published(self) -> dict[str, float]:
-        """Per cent of published policies by the same rules, on sequences of their own."""
+        """Return utilizations of published policies by the same rules, in per cent."""
         if self.env.skip_unplaceable:
             return {}
         key = protocol_of(self.env) or "", self.env.visible_items
         return {name: share for name, share, _ in PUBLISHED.get(key, ())}
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self) -> PlainData:
         env = self.env
-        names = ["num_items", "orientations", "stability", "visible_items", "seed"]
-        names += ["margin", "max_tilt"] if env.stability == "load_bearing" else []
-        names += ["fallback"] if env.fallback is not None else []
         items = env.items.path.name if isinstance(env.items, BoxSequences) else type(env.items).__name__
-        bins = {"bin_size_m": list(env.bin_size), "cells": list(env.bin.cells), "grid_step": env.grid_step}
-        played = {} if self.played is None else {"unit": env.items.unit, "left_out": self.played.left_out}
-        settings = {name: getattr(env, name) for name in names}
-        return {**bins, "items": items, **played, **settings, "device": str(env.device)}
+        facts: PlainData = {"bin_size_m": list(env.bin_size), "cells": list(env.bin.cells), "grid_step": env.grid_step}
+        facts["items"] = items
+        if self.played is not None:
+            facts |= {"unit": env.items.unit, "left_out": self.played.left_out}
+        names = ["num_items", "orientations", "stability", "visible_items", "seed", *env.bin.rule.options]
+        if env.fallback is not None:
+            names.append("fallback")
+        for name in names:
+            facts[name] = getattr(env, name)
+        facts["device"] = str(env.device)
+        return facts
 
     @cached_property
     def played(self) -> PlayedBoxes | None:
@@ -205,7 +235,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         return items.played(self.env.bin, self.env.orientations) if isinstance(items, BoxSequences) else None
 
     def names(self) -> list[str]:
-        """Name of each episode: the order's, where a file gives one."""
+        """Return the name of each episode: that of its order if a file gives one."""
         if self.played is None:
             return [str(i) for i in range(self.num_episodes)]
         numbers = [sequence_number(self.env, i) for i in range(self.num_episodes)]
@@ -215,8 +245,8 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         from torchrl_gpu.envs.packing import viewer
 
         assert self.last is not None
-        shown = list(range(min(num, self.num_episodes)))
-        return viewer.render(PackedBins(self.env, self.last), shown, width=width, height=width * 3 // 4)
+        index = list(range(min(num, self.num_episodes)))
+        return viewer.render(PackedBins(self.env, self.last), index, width=width, height=width * 3 // 4)
 
     def draw(self, folder: Path) -> None:
         """Write pictures called `packing`, or `order-NAME` for each order of a file."""
@@ -236,10 +266,10 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
             viewer.save_png(film[-1], folder / f"{name}.png", caption=caption)
             viewer.save_gif(film, folder / f"{name}.gif")
 
-    def plans(self, results: PackingResults) -> list[dict[str, Any]]:
-        """Placement of each item, in the unit of the user's sizes, see `placements`."""
+    def plans(self, results: PackingResults) -> list[PlainData]:
+        """Return the placements of each episode, in the unit of the user's sizes."""
         bins = PackedBins(self.env, results)
-        plans = []
+        plans: list[PlainData] = []
         for episode, name in enumerate(self.names()[: self.num_episodes]):
             plans.append(
                 {
@@ -251,25 +281,26 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
             )
         return plans
 
-    def tables(self, run: Any, options: TableOptions) -> Iterator[dict[str, Any]]:
+    def tables(self, run: ComparedRun, options: TableOptions) -> Iterator[PlainData]:
         self.simulated = options.physics or 0
         return super().tables(run, replace(options, physics=None))
 
 
-def placements(env: PackingEnv | PackedBins, index: int) -> list[dict[str, Any]]:
-    """Placements of one bin's items, in `env.items.unit`.
+def placements(env: PackingEnv | PackedBins, index: int) -> list[PlainData]:
+    """Return the placements of one bin's items, in `env.items.unit`.
 
-    Of each there are label, orientation, and corner and size of the turned bounding box.
+    Each has label, orientation, and corner and size of the turned bounding box.
     """
     number = int(env.num_packed[index])
     rows = env.placements[index, :number].tolist()
     heights = env.placement_z[index, :number].tolist()
     per_unit = env.bin.per_unit(env.items.unit)
-    out = []
+    out: list[PlainData] = []
 
     def in_unit(x: int, y: int, z: float) -> list[float]:
+        """Convert cells along x and y, and metres along z."""
         cells = z / env.cell[0]
-        # Heights of boxes are whole cells or tenths, but for the rounding of float32.
+        # Heights of boxes are whole cells or tenths, except for the rounding of float32.
         if env.catalogue.flat:
             cells = round(cells, 3)
         metres = (x * env.cell[0], y * env.cell[1], cells * env.cell[0])
@@ -280,17 +311,20 @@ def placements(env: PackingEnv | PackedBins, index: int) -> list[dict[str, Any]]
     for (item, orientation, x, y), z, label in zip(rows, heights, labels, strict=True):
         extent = env.catalogue.extent[item, orientation].tolist()
         height = env.catalogue.height[item, orientation].item()
-        where = {"orientation": orientation, "corner": in_unit(x, y, z), "size": in_unit(extent[0], extent[1], height)}
-        out.append(label | where)
+        placement: PlainData = dict(label)
+        placement["orientation"] = orientation
+        placement["corner"] = in_unit(x, y, z)
+        placement["size"] = in_unit(extent[0], extent[1], height)
+        out.append(placement)
     return out
 
 
 def _file_name(order: str, number: int) -> str:
-    """File name of an order's pictures.
+    """Return the file name of an order's pictures.
 
-    The order's number is in it where its name cannot be a file's.
+    It contains the order's number if its name cannot be a file's, since two such names may look the same.
     """
-    plain = re.sub(r"[^\w.-]", "_", order)[:64]
+    plain = re.sub(r"[^\w.-]", "_", order)[:_LONGEST_NAME]
     return f"order-{plain}" if plain == order else f"order-{plain}-{number}"
 
 
@@ -298,12 +332,12 @@ def packing_table(
     rows: list[Score],
     title: str,
     published: Mapping[str, float] | None = None,
-    settled: Mapping[str, Mapping[str, Any]] | None = None,
+    settled: Mapping[str, Settled] | None = None,
 ) -> Table:
-    """Comparison as a table for the terminal, the best utilization last.
+    """Make a table of a comparison for the terminal, with the best utilization last.
 
-    Milliseconds are of one decision for one bin. With `settled` there are the share of placements that stand in
-    simulation, and the bins in which all do.
+    Milliseconds are for one decision of one bin. With `settled` there are the share of boxes that stay in simulation,
+    and the bins in which all do.
     """
     shown = Table(title=title, title_justify="left")
     columns = ["policy", "utilization", "items", "C", "P", "ms"]
@@ -332,7 +366,7 @@ def packing_table(
     return shown
 
 
-def verdict(settled: Mapping[str, Any]) -> list[str]:
-    """Share of placements that stand, and bins in which all do, as cells of a table."""
+def verdict(settled: Settled) -> list[str]:
+    """Return the results of a simulation as cells of a table."""
     share = f"{settled['stands']:.1%}{plus_minus(settled['stands_error'], '.1%')}"
     return [share, f"{settled['faultless']} of {settled['simulated']}"]

@@ -226,10 +226,10 @@ class Rollout:
         for key, value in found.items():
             current.set(key, value.to(self.env.device))
         # The others are what a policy wrote, which it will write again.
-        for key, value in flat_entries(given).items():
+        for key, other in flat_entries(given).items():
             leading = tuple(current.get(key[:-1]).shape) if isinstance(key, tuple) else tuple(current.shape)
-            if key not in found and isinstance(value, Tensor) and tuple(value.shape[: len(leading)]) == leading:
-                current.set(key, value.to(self.env.device))
+            if key not in found and isinstance(other, Tensor) and tuple(other.shape[: len(leading)]) == leading:
+                current.set(key, other.to(self.env.device))
         return current
 
     def _checked_pending(self, where: str, given: Any) -> TensorDictBase | None:
