@@ -10,16 +10,18 @@ import time
 from collections.abc import Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, cast
 
+from lightning.fabric.utilities.types import _PATH
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, Timer
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch import Tensor
 
-from torchrl_gpu.callbacks.checkpoint_writer import listeners, write_checkpoint
+from torchrl_gpu.callbacks.checkpoint_writer import RunState, listeners, write_checkpoint
 from torchrl_gpu.callbacks.closing import ClosingCallback
 from torchrl_gpu.callbacks.device_count import DeviceCount
 from torchrl_gpu.callbacks.end_signals import EndSignals, any_of_all, is_restart, requeue_from
@@ -40,6 +42,7 @@ from torchrl_gpu.checkpoints.loops import validates_next
 from torchrl_gpu.system import arguments, locks
 from torchrl_gpu.system.archives import ENTRY
 from torchrl_gpu.system.sections import in_section
+from torchrl_gpu.training.trainer_fields import callbacks_of, is_trial
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _RUN = re.compile(r"[0-9a-f]{12}")
@@ -137,7 +140,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         self._episodes = DeviceCount()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if _only_tries(trainer):
+        if is_trial(trainer):
             return
         self._begin()
         if trainer.ckpt_path is None and trainer.global_step == 0:
@@ -240,14 +243,15 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             # It ended before it had saved anything.
             return None
 
-    def _best_value(self, content: Mapping[str, Any]) -> float | None:
+    def _best_value(self, content: Mapping[str, object]) -> float | None:
         states = content.get("callbacks")
         state = states.get(self.state_key) if isinstance(states, dict) else None
         best = state.get("best") if isinstance(state, dict) else None
         if not isinstance(best, float) or not math.isfinite(best):
             return None
         # The best value of another measure says nothing about this one.
-        same_measure = content[ENTRY].get("monitor", self._measure) == self._measure
+        entry = cast("Mapping[str, object]", content[ENTRY])
+        same_measure = entry.get("monitor", self._measure) == self._measure
         return best if same_measure else None
 
     @property
@@ -257,10 +261,10 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Replace Lightning's signal handlers, which are installed by now."""
         self._first_update = trainer.global_step
-        if not _only_tries(trainer):
+        if not is_trial(trainer):
             self._signals.replace_handlers(trainer)
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: object) -> None:
         """Begin to count from where the run is.
 
         Only now has the module filled its replay or gone back to its checkpoint.
@@ -281,8 +285,8 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         if asked:
             raise SIGTERMException
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
-        if _only_tries(trainer) or self._passed is None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: object) -> None:
+        if is_trial(trainer) or self._passed is None:
             return
         if trainer.global_step > self._first_update:
             self._set_others_aside(trainer)
@@ -310,8 +314,8 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         else:
             self._save_numbered(trainer, pl_module)
 
-    def _multiples(self, trainer: Trainer, pl_module: Any) -> tuple[int, ...]:
-        episodes = self._episodes(pl_module.episodes) if self.every_n_episodes else 0
+    def _multiples(self, trainer: Trainer, pl_module: LightningModule) -> tuple[int, ...]:
+        episodes = self._episodes(cast("Tensor", pl_module.episodes)) if self.every_n_episodes else 0
         minutes = (time.monotonic() - self._begun) / 60
         counts: list[tuple[float | None, float]] = [
             (self.every_n_episodes, episodes),
@@ -321,7 +325,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         return tuple(int(count // period) if period else 0 for period, count in counts)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if _only_tries(trainer) or trainer.sanity_checking or trainer.state.fn != "fit":
+        if is_trial(trainer) or trainer.sanity_checking or trainer.state.fn != "fit":
             return
         if self.monitor is not None:
             self._save_if_best(trainer, pl_module)
@@ -335,12 +339,12 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
                 f"EpisodeCheckpoint: no {BEST} was saved, as no validation has logged a finite {self.monitor}: it comes"
                 " every trainer.check_val_every_n_epoch epochs"
             )
-        if self._trains and not _only_tries(trainer) and not self._save(trainer, pl_module, LAST, self.save_replay):
+        if self._trains and not is_trial(trainer) and not self._save(trainer, pl_module, LAST, self.save_replay):
             path = self.folder(trainer) / LAST
             raise OSError(errno.EIO, "the run is over, and its last checkpoint could not be written", str(path))
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not self._trains and not _only_tries(trainer) and trainer.ckpt_path is not None:
+        if not self._trains and not is_trial(trainer) and trainer.ckpt_path is not None:
             rank_zero_info(
                 f"EpisodeCheckpoint: nothing was left to train, as {trainer.ckpt_path} stands at step"
                 f" {trainer.global_step}; go on with a larger --trainer.{_limit(trainer)}"
@@ -355,9 +359,9 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         if lock is not None:
             os.close(lock)
 
-    def _save_numbered(self, trainer: Trainer, pl_module: Any) -> None:
+    def _save_numbered(self, trainer: Trainer, pl_module: LightningModule) -> None:
         by_episodes = self.every_n_episodes is not None
-        number = int(pl_module.episodes) if by_episodes else trainer.global_step
+        number = int(cast("Tensor", pl_module.episodes)) if by_episodes else trainer.global_step
         name = trainer.strategy.broadcast(f"{self._kinds[0 if by_episodes else 1]}{number}.ckpt")
         if self._save(trainer, pl_module, name, self.save_replay):
             saved = [*(each for each in self._saved if each != name), name]
@@ -367,12 +371,13 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
                 for old in dropped:
                     remove_checkpoint(self.folder(trainer) / old)
 
-    def _note_absent(self, trainer: Trainer, pl_module: Any) -> None:
+    def _note_absent(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warn once of a value that was not logged yet, such as a mean over no episode.
 
         ValueError for one that nothing logs.
         """
-        if not (hasattr(pl_module, "may_log") and pl_module.may_log(self.monitor)):
+        may_log = getattr(pl_module, "may_log", None)
+        if may_log is None or not may_log(self.monitor):
             known = ", ".join(sorted(trainer.callback_metrics))
             raise ValueError(f"EpisodeCheckpoint: monitor must be one of {known}; got {self.monitor}")
         if not self._told_absent:
@@ -397,11 +402,11 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
                 self._best = before
 
     @in_section("saving")
-    def _save(self, trainer: Trainer, pl_module: Any, name: str, replay: bool) -> bool:
+    def _save(self, trainer: Trainer, pl_module: LightningModule, name: str, replay: bool) -> bool:
         """Save, and return whether that could be written."""
         begun = time.monotonic()
         self._set_others_aside(trainer)
-        about = {"run": self._run or new_id(), "generation": self._generation, "monitor": self._measure}
+        about = RunState(self._run or new_id(), self._generation, self._measure)
         saved = write_checkpoint(trainer, pl_module, self.folder(trainer) / name, replay, about)
         now = time.monotonic()
         self._saving_s += now - begun
@@ -414,38 +419,34 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             )
         return saved
 
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, object]) -> None:
         self._came_from = order_of(checkpoint, f"checkpoint {trainer.ckpt_path}")
         # The id of the run comes from the checkpoint: `load_state_dict` takes it next, where there is one.
         self._run = None
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return the id of the run, and the value of its `best.ckpt`."""
         return {"run": self._run, "best": self._best}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
         run = state_dict.get("run")
         self._run = run if isinstance(run, str) and _RUN.fullmatch(run) else None
 
 
-def _limit(trainer: Any) -> str:
+def _limit(trainer: Trainer) -> str:
     """Name the option of the Trainer that ended a run before it began."""
-    left = [each.time_remaining() for each in trainer.callbacks if isinstance(each, Timer)]
+    left = [each.time_remaining() for each in callbacks_of(trainer) if isinstance(each, Timer)]
     if any(each is not None and each <= 0 for each in left):
         return "max_time"
     return "max_steps" if 0 <= trainer.max_steps <= trainer.global_step else "max_epochs"
 
 
-def _only_tries(trainer: Any) -> bool:
-    return bool(trainer.fast_dev_run)
-
-
-def find_checkpoint(trainer: Any, word: Any, *, fits: bool) -> Path | None:
+def find_checkpoint(trainer: Trainer, word: object, *, fits: bool) -> Path | None:
     """Find the file that `ckpt_path` stands for where an `EpisodeCheckpoint` saves.
 
     None where Lightning decides. ValueError where there is none: a run that was meant to go on must not begin anew.
     """
-    savers = [each for each in trainer.callbacks if isinstance(each, EpisodeCheckpoint)]
+    savers = [each for each in callbacks_of(trainer) if isinstance(each, EpisodeCheckpoint)]
     restarts = fits and is_restart()
     named = word in ("last", "latest", "best")
     if not savers or not (restarts or named):
@@ -456,7 +457,7 @@ def find_checkpoint(trainer: Any, word: Any, *, fits: bool) -> Path | None:
     if restart is not None:
         rank_zero_info(f"EpisodeCheckpoint: this job was started again; it goes on from {restart}")
         return restart
-    return savers[0].find(trainer, word) if named else None
+    return savers[0].find(trainer, str(word)) if named else None
 
 
 # Lightning looks for "last" and "best" at its own `ModelCheckpoint` alone, before any hook of a callback or a module is
@@ -467,8 +468,12 @@ _lightnings_own = _CheckpointConnector._parse_ckpt_path
 
 @wraps(_lightnings_own)
 def _parse_ckpt_path(
-    self: _CheckpointConnector, state_fn: TrainerFn, ckpt_path: Any, model_provided: bool, model_connected: bool
-) -> Any:
+    self: _CheckpointConnector,
+    state_fn: TrainerFn,
+    ckpt_path: _PATH | None,
+    model_provided: bool,
+    model_connected: bool,
+) -> _PATH | None:
     word = ckpt_path
     if ckpt_path is None and model_connected and not model_provided:
         # The best checkpoint of the fit before, which is what Lightning takes.

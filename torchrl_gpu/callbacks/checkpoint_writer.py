@@ -9,15 +9,16 @@ import errno
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from lightning.fabric.plugins.io import TorchCheckpointIO
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.strategies import Strategy
 from lightning.pytorch.utilities import rank_zero_warn
 
 from torchrl_gpu.callbacks.end_signals import any_of_all
 from torchrl_gpu.checkpoints.files import (
+    Manifest,
     bytes_of,
     checkpoint_entry,
     new_id,
@@ -31,6 +32,21 @@ from torchrl_gpu.checkpoints.record import run_record
 from torchrl_gpu.system.archives import ENTRY
 from torchrl_gpu.system.files import publish
 from torchrl_gpu.training.divergence import Diverged, not_finite
+from torchrl_gpu.training.trainer_fields import callbacks_of
+
+
+class RunState(NamedTuple):
+    """What a checkpoint says of its run, besides what Lightning collects.
+
+    Attributes:
+        run: Id of the run.
+        generation: As in `Manifest`.
+        monitor: The measure of the best checkpoint, such as "max val/utilization".
+    """
+
+    run: str
+    generation: int
+    monitor: str
 
 
 class CheckpointListener(Callback):
@@ -42,7 +58,7 @@ class CheckpointListener(Callback):
         Called before one is looked for there.
         """
 
-    def on_checkpoint(self, entry: dict[str, Any], path: Path, parts: list[Path]) -> None: ...
+    def on_checkpoint(self, entry: Manifest, path: Path, parts: list[Path]) -> None: ...
 
     def flush(self) -> None:
         """Finish pending work.
@@ -51,7 +67,7 @@ class CheckpointListener(Callback):
         """
 
 
-def write_checkpoint(trainer: Trainer, pl_module: Any, path: Path, replay: bool, about: dict[str, Any]) -> bool:
+def write_checkpoint(trainer: Trainer, pl_module: LightningModule, path: Path, replay: bool, about: RunState) -> bool:
     """Save a run, and return whether the files could be written.
 
     Where they could not, there is a warning, and the previous checkpoint stays. All processes must call it at the same
@@ -64,14 +80,14 @@ def write_checkpoint(trainer: Trainer, pl_module: Any, path: Path, replay: bool,
     checkpoint_id = trainer.strategy.broadcast(new_id())
     rank = trainer.global_rank
     world = trainer.world_size
-    has_parts = hasattr(pl_module, "part_state")
-    ranks = range(0 if replay else 1, world) if has_parts else ()
+    part_state = getattr(pl_module, "part_state", None)
+    ranks = range(0 if replay else 1, world) if part_state is not None else ()
     parts = [part_path(path, checkpoint_id, each) for each in ranks]
     problem: Exception | None = None
-    entry: dict[str, Any] = {}
+    entry: Manifest | None = None
     size = 0
     try:
-        part = pl_module.part_state(rank, replay) if has_parts else None
+        part = None if part_state is None else part_state(rank, replay)
         size = bytes_of(part)
         if part is not None:
             own = {"id": checkpoint_id, "rank": rank, "world_size": world, **part}
@@ -81,11 +97,11 @@ def write_checkpoint(trainer: Trainer, pl_module: Any, path: Path, replay: bool,
         problem = error
     if _all_wrote(trainer, problem):
         try:
-            entry = checkpoint_entry(about["run"], checkpoint_id, parts, world, about["generation"])
+            entry = checkpoint_entry(about.run, checkpoint_id, parts, world, about.generation)
             content = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
             settle(content, trainer)
             record = run_record(getattr(pl_module, "run_config", None), pl_module)
-            content[ENTRY] = {**entry, **record, "monitor": about["monitor"]}
+            content[ENTRY] = {**entry, **record, "monitor": about.monitor}
             size += bytes_of(content)
             _write(trainer, path, content)
         except Exception as error:
@@ -97,6 +113,7 @@ def write_checkpoint(trainer: Trainer, pl_module: Any, path: Path, replay: bool,
     if trainer.is_global_zero:
         for old in set(parts_of(path)) - set(parts):
             old.unlink(missing_ok=True)
+        assert entry is not None
         for listener in listeners(trainer):
             listener.on_checkpoint(entry, path, parts)
     return True
@@ -121,9 +138,9 @@ def _warn_of_unwritten(path: Path, problem: Exception | None, size: int) -> None
     )
 
 
-def listeners(trainer: Any) -> list[CheckpointListener]:
+def listeners(trainer: Trainer) -> list[CheckpointListener]:
     """List the callbacks of a Trainer that are notified of checkpoints."""
-    return [each for each in trainer.callbacks if isinstance(each, CheckpointListener)]
+    return [each for each in callbacks_of(trainer) if isinstance(each, CheckpointListener)]
 
 
 def _all_wrote(trainer: Trainer, problem: Exception | None) -> bool:
@@ -140,7 +157,7 @@ def _all_wrote(trainer: Trainer, problem: Exception | None) -> bool:
     return not failed
 
 
-def _write(trainer: Trainer, path: Path, content: dict[str, Any]) -> None:
+def _write(trainer: Trainer, path: Path, content: dict[str, object]) -> None:
     """Write the content of a checkpoint the way the Trainer's strategy does.
 
     An OSError leaves nothing of it.

@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from lightning.pytorch import Trainer
+
 _OVER = ("processed", "completed")
 
 
-def settle(checkpoint: dict[str, Any], trainer: Any) -> None:
+def settle(checkpoint: dict[str, Any], trainer: Trainer) -> None:
     """Correct the counts in what the `dump_checkpoint` of `trainer` gave, in place."""
     fit = checkpoint["loops"]["fit_loop"]
     epoch, batch = fit["epoch_progress"], fit["epoch_loop.batch_progress"]
@@ -49,7 +51,7 @@ def settle(checkpoint: dict[str, Any], trainer: Any) -> None:
     checkpoint["epoch"] = epoch["current"]["completed"]
 
 
-def go_on(trainer: Any) -> None:
+def go_on(trainer: Trainer) -> None:
     """Make a run that was saved between two epochs begin the next one.
 
     Called once its counts are restored.
@@ -59,13 +61,13 @@ def go_on(trainer: Any) -> None:
         loop.restarting = False
 
 
-def validates_next(trainer: Any) -> bool:
+def validates_next(trainer: Trainer) -> bool:
     """Return whether validation follows the training step that was just made."""
     fetcher = trainer.fit_loop._data_fetcher
     return fetcher is not None and trainer.fit_loop.epoch_loop._should_check_val_fx(fetcher)
 
 
-def _is_due(trainer: Any) -> bool:
+def _is_due(trainer: Trainer) -> bool:
     """Return whether a run that goes on within an epoch has a validation to come."""
     loop = trainer.fit_loop.epoch_loop
     every = trainer.check_val_every_n_epoch
@@ -77,7 +79,7 @@ def _is_due(trainer: Any) -> bool:
     return trainer.current_epoch % every == 0 and (loop.batch_idx + 1) % batches == 0
 
 
-def _add(progress: dict[str, Any], number: int, *names: str) -> None:
+def _add(progress: dict[str, dict[str, int]], number: int, *names: str) -> None:
     for counts in (progress["total"], progress["current"]):
         for name in names:
             counts[name] += number

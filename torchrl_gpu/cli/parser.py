@@ -97,7 +97,9 @@ class OneLineParser(argparse.ArgumentParser):
 class _Once(argparse.Action):
     """An option that may be given once."""
 
-    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, value: Any, option: str | None = None) -> None:
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: object, option: str | None = None
+    ) -> None:
         if getattr(namespace, self.dest) is not None:
             parser.error(f"{option} stands there twice, {getattr(namespace, self.dest)} and {value}: name one of them")
         setattr(namespace, self.dest, value)

@@ -6,7 +6,6 @@ import pickle
 import re
 import zipfile
 from pathlib import Path
-from typing import Any
 
 ENTRY = "torchrl_gpu"
 """Entry of a checkpoint with what Lightning does not know of: what the run was."""
@@ -24,7 +23,7 @@ _MAKER = "_instantiator"
 _LIGHTNINGS_MAKER = "lightning.pytorch.cli.instantiate_module"
 
 
-def read_archive(path: Path, what: str, *, every_byte: bool = False, mapped: bool = True) -> dict[str, Any]:
+def read_archive(path: Path, what: str, *, every_byte: bool = False, mapped: bool = True) -> dict[str, object]:
     """Read a `torch.save` archive of a dict of tensors and plain values.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -144,7 +144,7 @@ def _check_choices(
 
 
 def _confidence(rows: int, written: TensorDictBase, log_prob: Tensor | None, faults: dict[int, str]) -> np.ndarray:
-    value: Any = written.get("confidence", None)
+    value = written.get("confidence", None)
     if value is None:
         value = None if log_prob is None else log_prob.exp()
     if value is None:

@@ -11,7 +11,7 @@ import shutil
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import torch
 
@@ -22,7 +22,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @cache
-def load_kernels(what: str, name: str, device: torch.device, parts: tuple[str, ...] = ()) -> Any:
+def load_kernels(what: str, name: str, device: torch.device, parts: tuple[str, ...] = ()) -> ModuleType | None:
     """A module of Triton kernels, or None where its self-test fails.
 
     A warning says why. Its result is kept, so that each is tried and told once.
@@ -65,7 +65,7 @@ def versions(name: str, contents: bytes, device: torch.device) -> dict[str, str]
         contents: All their source code.
         device: Where they run.
     """
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "backend": name,
         "sources": hashlib.sha256(contents).hexdigest(),
         "python": platform.python_version(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from lightning.pytorch import Callback
@@ -35,7 +35,7 @@ def takes_graphs(where: str, option: str, asked: GraphOption, device: torch.devi
     return asked
 
 
-def against_graphed_steps(reads_host: str | None, callbacks: Iterable[Any]) -> list[str]:
+def against_graphed_steps(reads_host: str | None, callbacks: Iterable[object]) -> list[str]:
     """What speaks against rollouts in a graph, in words.
 
     Args:
@@ -48,7 +48,7 @@ def against_graphed_steps(reads_host: str | None, callbacks: Iterable[Any]) -> l
 
 
 def against_graphed_updates(
-    precision: str, scaled: bool, processes: int, callbacks: Iterable[Any], weights: Iterable[Tensor]
+    precision: str, scaled: bool, processes: int, callbacks: Iterable[object], weights: Iterable[Tensor]
 ) -> list[str]:
     """What speaks against updates in a graph, in words.
 
@@ -72,7 +72,7 @@ def against_graphed_updates(
     return found
 
 
-def _watches_updates(callback: Any) -> bool:
+def _watches_updates(callback: object) -> bool:
     said = getattr(callback, "watches_updates", None)
     if said is not None or not isinstance(callback, Callback):
         return bool(said)

@@ -60,7 +60,7 @@ class Left(NamedTuple):
 
 
 @final
-class FusedRollout(Accelerator[WholePlayer]):
+class FusedRollout(Accelerator[WholePlayer, tuple[TensorDictBase, int], dict[str, Tensor], Left]):
     """`play_steps` by a native function, where there is one.
 
     The first rollout is tried both ways. Where anything differs by a bit, in what is kept, shown, or in the

@@ -57,10 +57,10 @@ class EpisodeMeter:
         recent = {f"recent_{name}": value for name, value in self.recent.items()}
         return {"finished": self.finished, **recent}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         device = self.finished.device
         entries: dict[NestedKey, Entry] = {f"recent_{name}": Entry(torch.float32, ()) for name in self.recent}
         entries["finished"] = Entry(torch.int64, (), Bounds(0, _MOST_EPISODES))
-        check_entries("EpisodeMeter.load_state_dict", state, entries, more=True)
-        self.finished = state["finished"].to(device)
-        self.recent = {name: state[f"recent_{name}"].to(device) for name in self.recent}
+        found = check_entries("EpisodeMeter.load_state_dict", state, entries, more=True)
+        self.finished = found["finished"].to(device)
+        self.recent = {name: found[f"recent_{name}"].to(device) for name in self.recent}

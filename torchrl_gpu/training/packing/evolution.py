@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import final
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -125,7 +125,7 @@ class PlacementEvolution(EnvRun):
 
     @in_section("step")
     @torch.no_grad()
-    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+    def training_step(self, batch: object, batch_idx: int) -> dict[str, Tensor]:
         drawn = self.population.draw(self.env.seed) * self.unit
         weights = drawn.float().repeat_interleave(self.env.num_envs // self.members, 0)
         filled = self._pack(weights)
