@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
 from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
-from torchrl_gpu.callbacks.checkpoint_writer import CheckpointListener
+from torchrl_gpu.callbacks.checkpoint_listener import CheckpointListener
 from torchrl_gpu.checkpoints.files import Manifest, find_checkpoints
 from torchrl_gpu.checkpoints.storage import CheckpointStorage
 from torchrl_gpu.system import arguments, locks

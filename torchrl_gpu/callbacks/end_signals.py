@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-import torch
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
@@ -77,18 +76,6 @@ class EndSignals:
     def __getstate__(self) -> dict[str, object]:
         # Handlers belong to a process, so that a copy begins with none.
         return EndSignals().__dict__
-
-
-def any_of_all(trainer: Trainer, *flags: bool) -> list[bool]:
-    """Combine each flag over all processes by a logical or.
-
-    With several processes all must ask at the same step.
-    """
-    if trainer.world_size == 1:
-        return list(flags)
-    together = torch.tensor(flags, dtype=torch.int32, device=trainer.strategy.root_device)
-    torch.distributed.all_reduce(together, torch.distributed.ReduceOp.MAX)
-    return [bool(flag) for flag in together.tolist()]
 
 
 def requeue_job() -> str | None:
