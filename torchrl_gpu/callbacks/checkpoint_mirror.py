@@ -167,6 +167,8 @@ def fetch(storage: CheckpointStorage, folder: Path) -> list[Path]:
     return fetched
 
 
+# An upload takes longer than the run keeps a file. A copy would be simpler, and would write every replay twice; a
+# second name costs nothing, and the bytes stay until both names are gone.
 def _link(path: Path, place: Path) -> Path:
     """Give a file a second name, or copy it where the file system has no such names."""
     place.unlink(missing_ok=True)

@@ -86,6 +86,8 @@ def _check_rates(module: LightningModule, optimizers: Sequence[Optimizer], sched
             )
 
 
+# Which batch broke the weights is known only some updates later. To keep all would fill the device, so that the last
+# few are kept as they are, without a copy.
 class RecentBatches(deque[TensorDictBase]):
     """The last 16 batches of updates, or fewer that fill 256 MiB.
 

@@ -203,6 +203,8 @@ class EnvStreams:
             facts = PolicyView(action=action, inference_ms=self._inference_ms[index], policy=self.policy).facts()
         self.sink.publish(self._picture(index, overlay, decisions), name, with_facts(meta, facts))
 
+    # The worst environment of each moment would be another one at every picture, and nobody could follow an episode. So
+    # a choice stays until its episode ends.
     def _index(self, base: str, metrics: dict[str, np.ndarray]) -> int:
         """Return the environment that a stream and its overlays show."""
         index, episode = self._followed.get(base, (0, -1))

@@ -66,6 +66,7 @@ class EnvWorkers(ClosingCallback):
 
     def _rollout(self, module: LightningModule) -> Rollout:
         where = type(self).__name__
+        # Modules of the user's own may play in another way.
         rollout = getattr(module, "rollout", None)
         if not isinstance(rollout, Rollout):
             name = type(module).__name__

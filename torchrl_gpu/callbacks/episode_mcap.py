@@ -98,6 +98,8 @@ class EpisodeMcap(Callback):
         folder = self.folder or Path(trainer.default_root_dir) / "recordings"
         folder = folder / f"step-{trainer.global_step:09d}"
         facts = {"policy": module.policy_name, "step": trainer.global_step}
+        # The episodes are played once more: the validation plays hundreds side by side, and to keep pictures of all
+        # until it is known which are the worst would fill the memory.
         policy = module.policy_for(batch.env)
         with outlives("EpisodeMcap"):
             record_episodes(batch, policy, folder, batch.num_episodes, facts=facts, **self.options)

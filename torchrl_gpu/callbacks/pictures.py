@@ -146,6 +146,7 @@ def add_film(writer: SummaryWriter, tag: str, pictures: Tensor, step: int, fps: 
     """
     from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
 
+    # The one read of the device for a whole film.
     frames = [Image.fromarray(picture) for picture in pictures.cpu().numpy()]
     file = BytesIO()
     frames[0].save(file, "GIF", save_all=True, append_images=frames[1:], duration=round(1000 / fps), loop=0)

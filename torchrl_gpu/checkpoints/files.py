@@ -29,6 +29,7 @@ Order = tuple[int, int, int]
 
 _ID = re.compile(r"[0-9a-f]{12}")
 _MOST_STEPS = 2**62
+# A name and no path: what a manifest lists is read and removed.
 _PART = re.compile(r"[A-Za-z0-9._-]{1,80}-[0-9a-f]{12}\.rank\d{1,5}\.pt")
 
 
@@ -120,6 +121,8 @@ def run_of(checkpoint: Mapping[str, object]) -> object:
     return entry.get("run") if isinstance(entry, dict) else None
 
 
+# The time of a file would be simpler. But clocks of machines differ, copies get new times, and a run that went back to
+# an older checkpoint has later files with fewer steps.
 def order_of(checkpoint: Mapping[str, object], where: str) -> Order:
     """Return the position of a checkpoint in its run: generation, updates, frames.
 
@@ -230,6 +233,9 @@ def newest_checkpoint(folder: Path, run: str | None = None) -> tuple[Path | None
             torn.append(content)
         elif path.name != BEST and (run is None or run_of(content) == run):
             found.append((order_of(content, f"checkpoint {path}"), path.name == LAST, path))
+    # Sizes tell that a file is cut short, and not that a disk has lost bits. To compare every byte of every file would
+    # read the whole folder, so that only the checkpoint that is wanted is compared, and the one before it where that
+    # fails.
     for *_, path in sorted(found, reverse=True):
         try:
             check_bytes(path)
@@ -306,6 +312,8 @@ def checkpoints_of(folder: Path, run: str) -> FolderContent:
     return FolderContent(own, best, others)
 
 
+# They are moved and not removed: who begins anew in an old folder by mistake loses nothing. A folder for each time
+# keeps their names, which `--ckpt_path` then takes.
 def set_aside(checkpoints: list[Path], folder: Path) -> Path:
     """Move checkpoints and their parts to a new folder `earlier-N`, and return it."""
     number = next(n for n in range(1, 1_000_000) if not (folder / f"earlier-{n}").exists())

@@ -164,6 +164,7 @@ def in_words(changed: Mapping[str, Change]) -> str:
     return text
 
 
+# Options are compared by the names that the command line gives them, so that a message names what a user can type.
 def _flat(config: object, name: str = "") -> Iterator[tuple[str, object]]:
     """Yield the leaves by the names that the command line gives them."""
     if isinstance(config, Mapping):

@@ -76,6 +76,8 @@ def check_resumed(path: str | Path, content: Mapping[str, object], module: nn.Mo
         raise ValueError(f"{error}; its options were others: {in_words(others)}") from None
 
 
+# Lightning reads a checkpoint in the middle of `fit`, after everything has been built, and fails over a strange file
+# with whatever its readers raise. It has no hook before that, so that its own reader is replaced by this one.
 class CheckedRestore(_CheckpointConnector):
     """Lightning's reader of checkpoints, with one line for a malformed file.
 

@@ -1,4 +1,4 @@
-"""The folder in which a run saves: its lock, its checkpoints, and how one is written.
+"""The folder in which a run saves, from its lock to its files.
 
 `EpisodeCheckpoint` says when to save. Everything that happens to files then is here, from top to bottom: `open` before
 training, `write` for each checkpoint, `close` at the end.
@@ -291,7 +291,7 @@ class RunFolder:
         return Written(entry, path, parts)
 
     def _content(self, trainer: Trainer, module: LightningModule, entry: Manifest) -> dict[str, object]:
-        """Collect the content of the `.ckpt`: what Lightning saves, and the record of the run."""
+        """Collect what Lightning saves of a run, and the record of the run."""
         content = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
         settle(content, trainer)
         record = run_record(getattr(module, "run_config", None), module)
@@ -323,7 +323,7 @@ def _parts_to_write(
 
 
 def _own_state(trainer: Trainer, module: LightningModule, checkpoint_id: str, replay: bool) -> dict[str, object] | None:
-    """Collect what this process adds to a checkpoint in a file of its own, if anything."""
+    """Collect what this process adds in a file of its own, if anything."""
     part_state = getattr(module, "part_state", None)
     part = None if part_state is None else part_state(trainer.global_rank, replay)
     if part is None:

@@ -52,6 +52,9 @@ class Remote(NamedTuple):
     step: int
 
 
+# All that decides which copy is the newest stands in the name of its folder: to list names is one request, where to
+# read a manifest of each would be as many as there are copies. A clock is in it for people alone. The number of the
+# upload orders what generation and updates leave equal, such as two runs that save to one place in turn.
 class CheckpointStorage:
     """Checkpoints below a URL that fsspec reaches, such as "s3://bucket/runs/packing".
 

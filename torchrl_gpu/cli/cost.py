@@ -103,6 +103,7 @@ def measured(cli: PackageCLI, seconds: float) -> Rate:
 
         def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: object) -> None:
             at = now(pl_module.device), trainer.global_step
+            # The clock starts behind the first step, which compiles and fills caches.
             if self.begun is None:
                 self.begun = at
             else:
@@ -135,6 +136,7 @@ def recorded(run: Path) -> Rate:
             rates += [event.value for event in logs.Scalars(tag) if math.isfinite(event.value) and event.value > 0]
     if not rates:
         raise ValueError(f"{WHERE}: --run must be a folder with TensorBoard logs of {tag}; got none in {run}")
+    # A mean would count the pauses for validation and saving.
     return Rate(median(rates), f"the median of {len(rates)} readings in {run}")
 
 

@@ -34,6 +34,7 @@ def main(argv: list[str]) -> None:
         if argv and argv[0] in task.evaluations:
             load_part(task.evaluations[argv[0]])(argv)
             return
+    # A first word that is no option is the name of a config.
     args, words = _config_parser().parse_run(["--config", *argv] if argv and argv[0][0] != "-" else argv)
     _check(args)
     started = time.perf_counter()
@@ -57,6 +58,7 @@ def write_tables(
     result: dict[str, object] = {"evaluation": name, "arguments": plain}
     result |= {"machine": machine.describe(suite.env.device)}
     with progress(WHERE) as suite.say:
+        # Written after every table, so that a long evaluation that is ended keeps what it has.
         for found in tables:
             result |= found | {"elapsed_s": time.perf_counter() - started}
             if args.output:

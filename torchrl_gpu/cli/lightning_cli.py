@@ -191,6 +191,8 @@ class PackageCLI(LightningCLI):
                 found = "multiplies bfloat16" if fast else "has no products in bfloat16"
                 rank_zero_info(f"precision {trainer.precision}: this {device.type} {found}")
 
+    # A fixed number would be simpler. But a GPU is idle with as many environments as suit a CPU, and a run that goes on
+    # on another machine must keep its number, or it would be another run.
     def _settle_num_envs(self) -> None:
         """Replace `num_envs: auto` by the number of the checkpoint, or of the device.
 
@@ -250,6 +252,8 @@ class PackageCLI(LightningCLI):
         number = saved_option(content, name)
         return None if number is None else whole(f"checkpoint {path}", name, number, 1, MOST_ENVS)
 
+    # A config names the folder of a run and that of its logs, and who changes the first by an option expects the second
+    # to follow. YAML's own references would not see the option.
     def _move_loggers(self) -> None:
         """Move loggers from the run folder of the config to that of the command line."""
         trainer = self._get(self.config, "trainer")
@@ -310,6 +314,8 @@ class PackageCLI(LightningCLI):
     _found: str | None = None
     _opened: tuple[str, dict[str, object]] | None = None
 
+    # A checkpoint may be large, and is asked for three times: before anything is built, for the number of environments,
+    # and for its weights. It is read once and kept until then.
     def _open_checkpoint(self) -> tuple[str, dict[str, object]] | None:
         # This brings torchrl, and --help does without it.
         from torchrl_gpu.checkpoints.resume import open_checkpoint
@@ -381,6 +387,8 @@ class PackageCLI(LightningCLI):
             super()._run_subcommand(subcommand)
 
 
+# Lightning would say that a state key is there twice, which tells nobody that a `+=` on the command line has added a
+# second one.
 def _refuse_twins(callbacks: list[Callback]) -> None:
     """Refuse two callbacks whose state a checkpoint would hold under one name.
 
@@ -419,6 +427,7 @@ def _plain_strings(node: Namespace | dict[str, object]) -> None:
                 _plain_strings(inner)
 
 
+# To import all of this package would be simpler, and `--help` would take seconds more.
 def _import_short_names(args: list[str]) -> None:
     """Import the classes of this package that are named without their module.
 
@@ -488,6 +497,7 @@ def run(subcommand: str, args: list[str]) -> None:
     gone_back = 0
     checkpoint: Path | None = None
     while True:
+        # Built anew from the same words: nothing of the run that diverged is left, such as the state of its optimizer.
         again = args if checkpoint is None else [*args, f"--ckpt_path={checkpoint}"]
         try:
             PackageCLI(subcommand, again, gone_back=gone_back)

@@ -55,6 +55,7 @@ def load_run(word: str, args: list[str], ckpt_path: str | None) -> tuple[Package
         if not hasattr(module, method):
             raise ValueError(f"{word}: {type(module).__name__} has no {method}, as OffPolicy has")
     module.trainer = cli.trainer
+    # What `Trainer.test` would do before its loop.
     cli.trainer.strategy.connect(module)
     module.setup("test")
     if cli.datamodule is not None:
@@ -85,6 +86,7 @@ def load_policy(
     policies |= suite.policies_of(module)
     untrained = next(name for name in (*suite.preferred, *policies) if name in policies)
     name = wanted or (untrained if saved is None else module.learner_name)
+    # A shell splits a name at its spaces.
     name = next((each for each in policies if each.replace(" ", "-") == name), name)
     if name not in policies:
         raise ValueError(f"play: --policy must be one of {', '.join(policies)}; got {name!r}")

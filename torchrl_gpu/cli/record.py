@@ -193,6 +193,7 @@ def record_rows(played: LoadedPolicy, args: argparse.Namespace, progress: Callab
     assert played.suite is not None
     demonstrations = play_rows(played.suite, played.policy, args.episodes, progress)
     demonstrations.about |= {"task": args.task, "policy": played.name, "ckpt_path": args.ckpt_path}
+    # Who learns from them later can tell from what policy and environment they are.
     demonstrations.about |= run_record(played.config)
     memmap.save(demonstrations, args.output)
     return len(demonstrations)

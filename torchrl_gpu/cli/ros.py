@@ -89,6 +89,7 @@ def _swap(bridge: RosBridge, path: str | None, device: str, classes: Sequence[ty
     from torchrl_gpu.policies import load_policy
 
     try:
+        # The policy before decides until this one is loaded.
         policy = load_policy(path or "", device, classes=classes)
         bridge.swap(policy)
     except Exception as error:

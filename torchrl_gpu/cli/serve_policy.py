@@ -28,6 +28,7 @@ def main(argv: list[str]) -> None:
         raise ValueError(
             f"{WHERE}: name a checkpoint{'' if words else ', --pallets or both'}: there is nothing to serve"
         )
+    # Loading takes seconds, and is broken off at once; a server that runs ends in order.
     with until_told_to_end() as ending, ending.at_once():
         import torch
 

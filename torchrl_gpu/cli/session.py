@@ -96,6 +96,7 @@ class ViewerSession:
         self._log(done)
         self._schedule()
         if bool(done.all()):
+            # Else nobody would see how the episode ended.
             self._next += HOLD_S
 
     def _log(self, done: Tensor) -> None:

@@ -50,6 +50,7 @@ def read_archive(path: Path, what: str, *, every_byte: bool = False, mapped: boo
         raise ValueError(f"{where}: {_NO_ARCHIVE}: {_first_line(error)}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{where}: holds a {type(content).__name__}, not a dict")
+    # `weights_only` runs no code, but a later reader may: Lightning makes objects of these entries.
     for name in _ARGUMENTS:
         given = content.get(name)
         maker = given.get(_MAKER) if isinstance(given, dict) else None

@@ -76,10 +76,12 @@ def multiplies_bfloat16(device: torch.device) -> bool:
     """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
+    # Older versions of torch do not tell.
     found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(found.get(each, False) for each in ("amx_bf16", "avx512_bf16"))
 
 
+# A kernel that passed on one of these may fail on another.
 def cuda_versions(device: torch.device) -> dict[str, str]:
     """Chip, driver and torch's CUDA, on which code for a device may depend."""
     properties = torch.cuda.get_device_properties(device)

@@ -150,6 +150,7 @@ def _confidence(rows: int, written: TensorDictBase, log_prob: Tensor | None, fau
     if value is None:
         return np.full(rows, math.nan)
     found: np.ndarray = value.reshape(-1).double().cpu().numpy()
+    # NaN is outside of every range.
     for row in _rows(~((found >= -_SLACK) & (found <= 1 + _SLACK))):
         faults.setdefault(row, f"confidence must be from 0 to 1, not {found[row]:g}")
     return found.clip(0, 1)

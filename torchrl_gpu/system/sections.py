@@ -85,6 +85,7 @@ class _TracedSection(_Section):
 
 
 _clock: Clock | None = None
+# Made once, as every step enters sections.
 _NOTHING: AbstractContextManager[None] = nullcontext()
 _KNOWN: dict[str, _Section] = {}
 

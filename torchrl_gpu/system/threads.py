@@ -66,6 +66,7 @@ def single_threaded(active: bool = True) -> Iterator[None]:
     if not active or before == 1:
         yield
         return
+    # From here on torch says one thread, and kernels would go by that.
     _local.kernel_threads = kernel_threads()
     torch.set_num_threads(1)
     try:

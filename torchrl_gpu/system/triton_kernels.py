@@ -51,6 +51,7 @@ def problem_of(what: str, name: str, device: torch.device, parts: tuple[str, ...
     try:
         importlib.import_module(name)
         contents = b"".join(_source_of(each).read_bytes() for each in (name, *parts))
+        # Kernels call device functions of other modules, whose changes count as well.
         depends_on = versions(name, contents, device)
         return SelfTest(f"{what} on {device}", f"{name}:self_test", (str(device),), depends_on).failure()
     except ImportError as error:

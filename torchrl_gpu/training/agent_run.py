@@ -116,6 +116,8 @@ class AgentRun(EnvRun):
             return self._compiled_before
         return self._planned_updates() >= _MANY
 
+    # Compilation takes minutes at the start, and pays for runs that are long. How long this one will be is asked of the
+    # Trainer before it begins, where there is no clock yet to tell.
     def _planned_updates(self) -> float:
         """The most updates of this fit, by `max_steps` and `max_epochs`."""
         trainer = self.trainer
@@ -160,6 +162,7 @@ class AgentRun(EnvRun):
         groups = [{"params": weights, "name": name} for name, weights in self.agent.parameter_groups.items()]
         optimizer = self.make_optimizer(groups)
         for group in optimizer.param_groups:
+            # Before the schedule is made, which takes the rates of now for its first ones.
             group["lr"] *= self.learning_rates.get(group["name"], 1.0)
         keep_capturable(optimizer)
         return self.scheduled(optimizer, self.make_scheduler)

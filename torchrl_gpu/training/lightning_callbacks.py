@@ -110,6 +110,7 @@ class RunAveraging(WeightAveraging):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: object) -> None:
         """Take the weights into the average, if it is due after one of the updates."""
+        # Lightning asks once for each batch, and a training step here makes several updates.
         updates = range(self._step, trainer.global_step)
         if any(self.should_update(step_idx=step) for step in updates):
             assert self._average_model is not None
@@ -148,6 +149,8 @@ def check_trainer(where: str, trainer: Trainer) -> None:
         raise ValueError(f"{where}: {found} cannot work here; use {instead}")
 
 
+# Lightning notices a wrong name when it first looks for the value: after the first validation, which may be an hour
+# into the run.
 def check_monitors(trainer: Trainer, validation: Sequence[str] | None, steps: Sequence[str] | None) -> None:
     """ValueError where a callback's `monitor` is the name of nothing that is logged.
 

@@ -217,6 +217,8 @@ class OffPolicy(AgentRun, ReplayRun):
             self._take_errors(batch)
         return losses
 
+    # Priorities are the errors of the update that was just made. Errors of all transitions by the present weights would
+    # be truer, and cost a pass over the whole replay.
     def _take_errors(self, batch: TensorDictBase) -> None:
         """Give the errors of a batch to the replay, as priorities."""
         # Iterating over a tensordict would give its rows.
@@ -236,6 +238,8 @@ class OffPolicy(AgentRun, ReplayRun):
         self._set_updates()
         return self._drawn()
 
+    # The replay leaves out what the environment can compute again from the rest, such as masks and clips, so that more
+    # transitions fit. It is made again for the batch alone.
     def _drawn(self) -> TensorDictBase:
         batch = self.replay.sample()
         for part in (batch, batch["next"]):

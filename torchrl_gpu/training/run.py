@@ -279,6 +279,7 @@ class EnvRun(LightningModule):
         if self.leaves_weights_out and isinstance(strategy, DDPStrategy):
             strategy._ddp_kwargs.setdefault("find_unused_parameters", True)
         if self.global_rank:
+            # Lightning seeds all processes alike, so that they would draw the same noise and the same batches.
             torch.manual_seed((torch.initial_seed() + self.global_rank * _SEED_STEP) % 2**63)
 
     def check_fit(self) -> None:
@@ -462,6 +463,7 @@ class EnvRun(LightningModule):
         # Torch looks for the rates that an earlier schedule has left.
         except KeyError as error:
             raise ValueError(f"{where}: last_epoch of the lr_scheduler must be -1, as it begins here") from error
+        # Torch takes 0 for these, and divides by it at a later step.
         for name in ("total_iters", "step_size", "T_max", "T_0"):
             whole(where, f"lr_scheduler.{name}", getattr(schedule, name, 1), 1)
         if isinstance(schedule, ReduceLROnPlateau):
@@ -508,6 +510,8 @@ class EnvRun(LightningModule):
         if schedule is not None:
             schedule.step()
 
+    # Lightning counts the steps of its own wrapper of the optimizer. A graph steps the optimizer itself, and
+    # `global_step` would stand still, with all that goes by it: checkpoints, schedules, `max_steps`.
     def count_updates(self, number: int) -> None:
         """Add updates that Lightning has not made itself to `global_step`."""
         progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
@@ -569,6 +573,7 @@ class EnvRun(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
         checkpoint["frames"] = self.frames
         checkpoint[ENTRY] = run_record(self.run_config, self)
+        # A module that has only been evaluated plays in none.
         if hasattr(self, "rollout"):
             checkpoint |= self.rank_state()
         space = getattr(self, "space", None)
@@ -733,6 +738,8 @@ class ReplayRun(EnvRun):
         self.restore_run()
         needed = self._refilled_from + self.warmup_frames
         savers = [each for each in callbacks_of(self.trainer) if hasattr(each, "end_if_asked")]
+        # All go on until the last one has enough. Whoever stopped before would wait in the first update for the others,
+        # and would have played less.
         while self.any_process(self.frames < needed or len(self.replay) < batch_size):
             for saver in savers:
                 saver.end_if_asked(self.trainer)

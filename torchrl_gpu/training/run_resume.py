@@ -68,6 +68,7 @@ class RunResume:
 
         None where the run begins anew, or has taken it already.
         """
+        # Given once: it holds all weights and states, which would stay in memory for the whole run.
         checkpoint = self.checkpoint
         self.checkpoint = None
         if checkpoint is None or trainer.ckpt_path is None:
@@ -75,6 +76,7 @@ class RunResume:
         go_on(trainer)
         path = Path(str(trainer.ckpt_path))
         entry = read_entry(checkpoint, f"checkpoint {path}")
+        # Another callback's checkpoint does not say. Lightning restores it on as many processes as there are.
         saved_by = trainer.world_size if entry is None else entry["world_size"]
         self.changed = resumed_changes(saved_config(checkpoint), run_config)
         return Resumed(path, checkpoint, entry, saved_by, self.changed)

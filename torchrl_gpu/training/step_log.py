@@ -90,6 +90,7 @@ def _mean_over_processes(trainer: Trainer, values: Tensor, is_outcome: list[bool
     may_be_absent = torch.tensor(is_outcome, dtype=torch.bool, device=values.device)
     absent = values.isnan() & may_be_absent
     present = (~absent).to(values.dtype)
+    # Sums and counts in one message. A mean of means would count the processes that have no episode yet.
     both = torch.stack([torch.where(absent, 0.0, values), present])
     total, number = cast("Tensor", trainer.strategy.reduce(both, reduce_op="sum"))
     return total / number

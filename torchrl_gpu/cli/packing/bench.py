@@ -125,6 +125,8 @@ def measure(
         once = _timed(each.run, 1)
         each.calls = max(1, round(seconds / repetitions / once))
         turns[id(each)] = max(2, min(repetitions, round(seconds / (once * each.calls))))
+    # Rows take turns. One row after the other would be simpler, and a processor that grows hot, or another program,
+    # would slow down one row and not the next.
     for turn in range(repetitions):
         for each in rows:
             if turn < turns[id(each)]:
@@ -151,6 +153,7 @@ def ceilings(device: torch.device) -> list[TimedRow]:
     The copy is between tensors too large for any cache, read and written. The add-max stays in the caches: a
     subtraction and a maximum of float32, in two calls, as the eager kernel has them.
     """
+    # Much larger than any cache, as what fits into one would be copied faster than memory goes.
     size = (1 << 28) if device.type == "cuda" else (1 << 25)
     source = torch.ones(size, device=device, dtype=torch.float32)
     target = torch.empty(size, device=device, dtype=torch.float32)
@@ -245,6 +248,7 @@ def _settings(args: argparse.Namespace) -> dict[str, BinChanges]:
     return {"bpp10": {}, "irregular": irregular}
 
 
+# A kernel that leaves something out is fast. So nothing is timed before both have played the same episodes.
 def difference(changes: BinChanges, device: torch.device, steps: int) -> str:
     """Return the first difference between kernels and reference in one line, or "".
 
@@ -257,6 +261,7 @@ def difference(changes: BinChanges, device: torch.device, steps: int) -> str:
     here = ours.reset()
     there = theirs.reset()
     for step in range(steps):
+        # Now and then any action: what an illegal one does must be the same, too.
         drawn = torch.rand(2, 1, generator=generator, dtype=torch.float32, device="cpu") < 0.05
         weights = there["action_mask"].float() + drawn + 1e-9
         action = weights.multinomial(1, generator=generator).squeeze(1)

@@ -66,6 +66,7 @@ def _protocol_parser() -> OneLineParser:
     protocols = ("rs", "cut1", "cut2", "discrete125", "free125")
     add("--protocol", required=True, choices=protocols, help="boxes, orientations and the rule of stability")
     _add_policies(parser)
+    # Options of the other protocol, which code below reads of both.
     parser.set_defaults(**dict.fromkeys(_RULE), physics=0)
     add("--sequences", type=Path, help="file of box sequences in place of the fixed suite: .npy, .npz, .pt or .json")
     add("--unit", choices=("cells", "m", "cm", "mm"), help="of the sizes in the file; cells by default")
@@ -243,6 +244,7 @@ def _planners(env: PackingEnv, loaded: Loaded, knows: list[str], args: argparse.
     candidates = args.candidates or CANDIDATES
     depth = args.depth or DEPTH
     beam = args.beam or BEAM
+    # Planners look ahead by values of bins, which only these policies have.
     by_tables: dict[str, PatchTables] = {}
     for name, policy in loaded.items():
         tables = [each for each in policy.modules() if isinstance(each, PatchTables)]
@@ -273,6 +275,7 @@ def _planners(env: PackingEnv, loaded: Loaded, knows: list[str], args: argparse.
     return found
 
 
+# What no policy reads is not computed.
 def _include(loaded: Loaded, knows: list[str]) -> list[str]:
     from torchrl_gpu.envs.packing.env import INCLUDED_KEYS
 

@@ -13,6 +13,7 @@ from torch import Tensor
 GraphOption = bool | Literal["auto"]
 """Option of a run: with graphs, without, or with them on CUDA where nothing speaks against it."""
 
+# Hooks that Lightning calls within an update.
 _HOOKS = ("on_before_backward", "on_after_backward", "on_before_optimizer_step", "on_before_zero_grad")
 
 
@@ -72,6 +73,8 @@ def against_graphed_updates(
     return found
 
 
+# A graph is one launch, within which no callback can be called. Lightning keeps no list of the hooks that a callback
+# has, so that each is compared with the empty one of the base class.
 def _watches_updates(callback: object) -> bool:
     said = getattr(callback, "watches_updates", None)
     if said is not None or not isinstance(callback, Callback):

@@ -82,6 +82,7 @@ class GraphedBody(Accelerator[Recorded, TensorDictBase, tuple[list[Tensor], list
     def _replayed(self, recorded: Recorded, data: TensorDictBase) -> TensorDictBase:
         values = list(data.values(True, True))
         if values:
+            # One launch for all of them: a launch for each tensor is what the graph is there to save.
             torch._foreach_copy_(list(recorded.data.values(True, True)), values)
         recorded.graph.replay()
         # The cache may hold weights as they were before.
@@ -96,6 +97,7 @@ class GraphedBody(Accelerator[Recorded, TensorDictBase, tuple[list[Tensor], list
 
     def _restore(self, saved: tuple[list[Tensor], list[Tensor]]) -> None:
         for value, before in zip(*saved, strict=True):
+            # In place, since a graph reads its tensors where they were when it was captured.
             value.copy_(before)
         torch.clear_autocast_cache()
 

@@ -119,6 +119,8 @@ def operator_named(what: str) -> Iterator[None]:
         raise RuntimeError(f"{what} cannot be captured in a CUDA graph: {last.name} fails: {reason}") from error
 
 
+# CUDA's error of a failed capture does not say which operator no graph can hold, and that is what somebody has to know
+# to change the function. So the name of each operator is noted as it is called.
 class _LastOperator(TorchDispatchMode):
     """Record of the operator that was called last, and of its exception."""
 

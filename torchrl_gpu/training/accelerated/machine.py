@@ -126,6 +126,7 @@ class Accelerator(ABC, Generic[Form, Data, State, Result]):
         """
         if not self.is_open:
             return None
+        # A list and no dict: settings may hold what has no hash, such as the options of an optimizer.
         for known, form in self._forms:
             if known == settings:
                 return form
@@ -167,6 +168,10 @@ class Accelerator(ABC, Generic[Form, Data, State, Result]):
         """Name of the function in messages."""
         return type(self).__name__
 
+    # To trust a graph or a compiler would be simpler. But a capture leaves out what the host does between two
+    # operators, and a compiler may be wrong on one chip alone. Neither raises anything then, and the run learns from
+    # wrong numbers. So each form is compared once with operators one by one, from the same state and the same random
+    # numbers.
     def _proven(self, data: Data) -> Form:
         """Make a form, and return it once it has given the same as operators do."""
         before = self._saved()

@@ -101,6 +101,8 @@ class CompiledSteps(Accelerator[CompiledFunction, TensorDictBase, Before, list[T
         size = len(self._kept_keys)
         played = []
         for _ in range(steps):
+            # State and weights are arguments of the function: tensors that a compiler finds inside of an object it
+            # takes for the same ones at every call.
             found = function([*self._weights, *values])
             played.append(found[:size])
             values = found[size:]

@@ -129,6 +129,8 @@ class FusedRollout(Accelerator[WholePlayer, tuple[TensorDictBase, int], dict[str
             played, after = self._play(form, shown, steps)
         return Left(played, after, copies(self.env._env_state()))
 
+    # To the bit, where a graph may round otherwise: the native function does the same arithmetic in the same order, so
+    # that any difference is a fault.
     def _compare(self, plain: Left, found: Left) -> None:
         for name, ours, theirs in _pairs(plain, found):
             if not _same_bits(ours, theirs):

@@ -93,6 +93,7 @@ class GraphedRollout(Accelerator[Graph, None, Place, list[Tensor]]):
             self._groups = current.select(*self._shown_keys).empty(recurse=True)
         self._put(now)
         mode = getattr(self.policy, "training", None)
+        # Each of these decides which operators run, or what they draw, and none is a tensor that a replay could read.
         graph = self.form_for((self.env.seed, exploration_type(), mode, casts(self.device)), None)
         if graph is None:
             return self._play(), self._showing()

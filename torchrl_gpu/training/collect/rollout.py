@@ -114,6 +114,9 @@ class Rollout:
             self.pending = found["pending"]
             return found["transitions"], fresh
 
+    # A return needs the n − 1 steps that follow. To cut returns at the end of a call would be simpler, and would make
+    # transitions depend on how long a rollout is. So the last n − 1 steps of a call wait for the next one, also across
+    # a checkpoint.
     def _completed(self, played: TensorDictBase) -> TensorDictBase:
         """Transitions whose return is complete, and steps whose return is not."""
         kept = played["kept"]
@@ -144,6 +147,8 @@ class Rollout:
         if self.workers is not None:
             self.workers.set_frames(frames)
 
+    # From the fastest way to the plainest. Workers come first, since they step environments that no graph, compiler or
+    # native function of this process could reach.
     def _play(self, policy: Policy, steps: int) -> tuple[TensorDictBase, TensorDictBase]:
         """Play in the fastest way that there is for this environment and policy."""
         if self.workers is not None:

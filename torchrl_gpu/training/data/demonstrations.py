@@ -123,6 +123,7 @@ class DemonstrationEpisodes(Episodes):
             if not there.get(name):
                 known = f"masks {shown(sorted(there))}" if there else "no masks"
                 refuse(self.path, f"episodes of mask/{name}", known)
+        # Episodes that are in both would be learned by heart, and validation would praise that.
         train = set(there[self.masks[0]])
         held = set(there[self.masks[1]])
         both = train & held

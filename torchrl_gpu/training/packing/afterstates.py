@@ -308,6 +308,8 @@ class AfterstateLearning(EnvRun):
                 self._shared.exchange()
         return errors
 
+    # Tables are learned from whole trajectories, from the last step to the first. Processes therefore exchange what
+    # they have played, and not gradients, which tables do not have.
     def _of_all(self, played: Played) -> Played:
         """Rollouts of all processes, in the order of the processes."""
         if self.trainer.world_size == 1:
@@ -374,6 +376,8 @@ class AfterstateLearning(EnvRun):
             losses.append(loss.detach())
         return losses
 
+    # The values to reach are computed once for a rollout, by the network as it was before. To compute them anew for
+    # every batch would follow the network closer, at the cost of all bins of all trajectories each time.
     def _draws(self, data: TensorDictBase) -> Iterator[TensorDictBase]:
         """Batches of bins drawn from trajectories, with the values that they are to reach."""
         tables = cast("RefinedTables", self.tables)

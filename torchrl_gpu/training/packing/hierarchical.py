@@ -270,6 +270,7 @@ class HierarchicalPacking(ReplayRun):
             self._graphed = self._make_graphed(cast("DeviceReplay", self.replay))
         graphed = self._graphed
         first = self.trainer.global_step
+        # A graph holds the updates of one stage.
         changes_stage = first < self.worker_updates < first + updates
         if graphed is None or changes_stage:
             return [self._update() for _ in range(updates)]
@@ -387,6 +388,8 @@ class HierarchicalPacking(ReplayRun):
         values = [state[key] for key in _STATE if key != "item_mask"]
         return self.both.state_features(*values)
 
+    # Double Q-learning (van Hasselt et al. 2016): the largest value of the targets would be simpler, and too large, as
+    # a maximum takes errors along. What the online weights choose is judged by others.
     @torch.no_grad()
     def _later(self, batch: TensorDictBase) -> Tensor:
         """Discounted value (B,) of the state after the return.

@@ -82,6 +82,8 @@ class SharedSums:
         sizes = c_int64(len(self.pids)), c_int64(self.room), c_int64(self._number)
         library.offer_sum(self._at, *sizes, c_int64(self.rank), count, out)
         begun = time.monotonic()
+        # The library waits a fifth of a second at a time. In between somebody has to look whether those that are waited
+        # for still live: shared memory does not tell.
         while not library.take_sum(self._at, *sizes, count, out, c_int64(_LOOK_US)):
             gone = [rank for rank, pid in enumerate(self.pids) if not _lives(pid)]
             if gone or time.monotonic() - begun > self.patience.total_seconds():

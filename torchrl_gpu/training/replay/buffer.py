@@ -114,6 +114,7 @@ class DeviceReplay(TensorDictReplayBuffer):
     def extend(self, transitions: TensorDictBase, **kwargs: object) -> Tensor:
         """Add transitions (B,), and give their indices (B,)."""
         if self._kind == "auto":
+            # Only now is it known how large a transition is.
             needed = transitions.bytes() // max(1, len(transitions)) * self.capacity
             home = place(type(self).__name__, "transitions", needed, self._device)
             self._kind = "device" if home == self._device else "host"

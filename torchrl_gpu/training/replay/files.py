@@ -90,6 +90,7 @@ def restore_replay(
         if not isinstance(extra, Mapping):
             raise ValueError(f"{where}: extra must be a mapping; got {shown(extra)}")
         replay.load_extra_state(where, extra)
+    # All has been checked by now, so that a wrong file changes nothing.
     if transitions is not None:
         replay.extend(transitions.to(replay.storage.device))
     replay.writer.load_state_dict(places)

@@ -57,6 +57,9 @@ class DevicePrioritySampler(Sampler):
         self.priority = self._blocks.view(-1)[:capacity]
         self.largest = torch.ones((), device=device, dtype=torch.float64)
 
+    # A draw is a search in a prefix sum of all priorities. One sum over all of them would be simpler, and would be made
+    # anew for every batch: a million additions for some hundred draws. So sums of blocks are kept as priorities change;
+    # a draw searches in the prefix sum of the blocks, and then in that of its own block.
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict]:
         """Draw indices (B,) int64, with `priority_weight` (B,) float32, at most 1.
 

@@ -115,6 +115,8 @@ class Graphed(GraphedBody):
         self._wanted_rates[update] = [group["lr"] for group in groups]
         return [{"lr": rate} for rate in self._rates[update]]
 
+    # A schedule sets numbers of Python, and a graph holds such numbers as they were when it was captured. So every
+    # update reads its learning rates from tensors, which are filled before a replay, and only where a rate has changed.
     def _put_rates(self, updates: Iterable[int]) -> None:
         """Write the learning rates of some updates where the graph reads them.
 
@@ -219,6 +221,8 @@ class Graphed(GraphedBody):
             if not are_close(found.result[key], value):
                 name = key[-1] if isinstance(key, tuple) else key
                 raise RuntimeError(f"{self._differs} in {name}")
+        # Weights are compared by the way that they have moved. A step is small beside a weight, so that weights
+        # themselves would be close even where the step is wrong.
         number = len(self._before)
         wanted = plain.written[:number]
         moved = found.written[:number]
