@@ -22,9 +22,10 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from tests.training.rank_cases import Lines
 from tests.training.resuming import differences, everything, last
 from tests.training.tiny import data, fit, module, trainer
-from torchrl_gpu.callbacks import EpisodeCheckpoint, checkpoint_writer
+from torchrl_gpu.callbacks import EpisodeCheckpoint
 from torchrl_gpu.callbacks import checkpoint as checkpoint_callback
 from torchrl_gpu.callbacks.end_signals import EndSignals
+from torchrl_gpu.checkpoints import run_folder
 from torchrl_gpu.checkpoints.files import checkpoint_entry, new_id, newest_checkpoint, parts_of, write_whole
 from torchrl_gpu.system.archives import ENTRY
 
@@ -107,7 +108,7 @@ def test_saving_that_takes_too_much_of_the_time_is_a_warning(
         clock.now += seconds
         fresh.replace(path)
 
-    monkeypatch.setattr(checkpoint_writer, "publish", slow)
+    monkeypatch.setattr(run_folder, "publish", slow)
     long = data(steps_per_epoch=100)
     fit(module(), tmp_path, 24, clock, saver(every_n_updates=2), data_module=long)  # 12 steps, and as many saves
     said = [str(each.message) for each in recwarn if "saving takes" in str(each.message)]
@@ -329,7 +330,7 @@ def test_what_is_interrupted_leaves_that_before(tmp_path: Path, monkeypatch: pyt
         raise OSError("no space left")
 
     with monkeypatch.context() as patched:
-        where = "lightning.pytorch." if "." in moment else "torchrl_gpu.callbacks.checkpoint_writer."
+        where = "lightning.pytorch." if "." in moment else "torchrl_gpu.checkpoints.run_folder."
         patched.setattr(where + moment, interrupted)
         with (
             pytest.warns(UserWarning, match=r"is not saved \(no space left\)"),
@@ -372,7 +373,7 @@ def test_killed_between_two_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def killed(*args: object) -> None:
         raise Killed
 
-    monkeypatch.setattr(checkpoint_writer, "publish", killed)
+    monkeypatch.setattr(run_folder, "publish", killed)
     with pytest.raises(Killed):
         fit(module(), tmp_path, 4, EpisodeCheckpoint(), ckpt_path=last(tmp_path))
     assert len(parts_of(last(tmp_path))) == 2
@@ -499,7 +500,7 @@ def test_a_run_that_is_asked_to_end_goes_on_as_if_it_never_had(
 def test_a_run_that_is_asked_to_end_while_it_saves_saves_to_the_end(
     number: signal.Signals, moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, straight: Any
 ) -> None:
-    write, asked = getattr(checkpoint_writer, moment), []
+    write, asked = getattr(run_folder, moment), []
 
     def asking(*args: Any) -> None:
         if not asked:
@@ -507,13 +508,13 @@ def test_a_run_that_is_asked_to_end_while_it_saves_saves_to_the_end(
         asked.append(args)
         write(*args)
 
-    monkeypatch.setattr(checkpoint_writer, moment, asking)
+    monkeypatch.setattr(run_folder, moment, asking)
     with pytest.raises((SIGTERMException, SystemExit)):
         fit(module(), tmp_path, 12, saver(every_n_updates=4, keep=9))
     found, torn = newest_checkpoint(tmp_path / "checkpoints")
     assert found is not None
     assert torn == []
-    monkeypatch.setattr(checkpoint_writer, moment, write)
+    monkeypatch.setattr(run_folder, moment, write)
     fit(module(), tmp_path / "rest", 12, saver(), ckpt_path=found)
     assert differences(everything(last(tmp_path / "rest")), straight) == []
 

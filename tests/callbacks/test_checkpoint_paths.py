@@ -16,7 +16,7 @@ from tests.training.rank_cases import Lines
 from tests.training.resuming import differences, everything, last, part_of
 from tests.training.tiny import data, fit, module, trainer
 from torchrl_gpu.callbacks import CheckpointMirror, Divergence, EnvWorkers, EpisodeCheckpoint, FinalTable
-from torchrl_gpu.callbacks.checkpoint_writer import CheckpointListener
+from torchrl_gpu.callbacks.checkpoint_listener import CheckpointListener
 from torchrl_gpu.system.archives import ENTRY
 from torchrl_gpu.training.divergence import Diverged
 

@@ -82,11 +82,11 @@ def test_nothing_is_read_by_the_host() -> None:
 
 
 def test_what_it_cannot_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="FromPixels: env .*groups.* M "):
+    with pytest.raises(ValueError, match=r"FromPixels: env .*groups.* M "):
         FromPixels(type("M", (MarineNavEnv,), {"pictures": None, "metrics": None})(2, device="cpu"))
     with pytest.raises(ValueError, match=r"env .*`pictures`.* PackingEnv"):
         FromPixels(PackingEnv(2, **BINS))
-    with pytest.raises(ValueError, match="FromPixels: env .*clip; DishwashingEnv "):
+    with pytest.raises(ValueError, match=r"FromPixels: env .*clip; DishwashingEnv "):
         FromPixels(sink(observe_as="video"))
     monkeypatch.delattr(CountingEnv, "pictures")
     with pytest.raises(ValueError, match=r"env .*`pictures`.* CountingEnv"):

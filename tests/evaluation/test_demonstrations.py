@@ -69,5 +69,5 @@ def test_robots_are_episodes_of_their_own() -> None:
 
 def test_pictures_are_for_video() -> None:
     env = DishwashingEnv(1, max_steps=4, observe_as="video", frame_size=(16, 16), device="cpu", seed=0)
-    with pytest.raises(ValueError, match="DishwashingEnv .*--format lerobot"):
+    with pytest.raises(ValueError, match=r"DishwashingEnv .*--format lerobot"):
         play_rows(suite_for(env, 1), RandomActions(env), 1)

@@ -111,7 +111,7 @@ def test_what_callbacks_wait_for_is_what_they_say(name: str, tmp_path: Path) -> 
     )
     assert (
         seen.elsewhere(
-            LOG, "throughput.py", "checkpoint.py", "checkpoint_writer.py", "device_count.py", "training/divergence.py"
+            LOG, "throughput.py", "checkpoint.py", "run_folder.py", "device_count.py", "training/divergence.py"
         )
         == []
     )

@@ -4,42 +4,33 @@ from __future__ import annotations
 
 import errno
 import math
-import os
 import re
 import time
-from collections.abc import Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, cast
 
+from lightning.fabric.utilities.types import _PATH
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, Timer
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
+from torch import Tensor
 
-from torchrl_gpu.callbacks.checkpoint_writer import listeners, write_checkpoint
+from torchrl_gpu.callbacks.checkpoint_listener import listeners
 from torchrl_gpu.callbacks.closing import ClosingCallback
 from torchrl_gpu.callbacks.device_count import DeviceCount
-from torchrl_gpu.callbacks.end_signals import EndSignals, any_of_all, is_restart, requeue_from
-from torchrl_gpu.checkpoints.files import (
-    BEST,
-    LAST,
-    Order,
-    check_writable,
-    checkpoints_of,
-    list_set_aside,
-    new_id,
-    newest_checkpoint,
-    order_of,
-    remove_checkpoint,
-    set_aside,
-)
+from torchrl_gpu.callbacks.end_signals import EndSignals, is_restart, requeue_from
+from torchrl_gpu.checkpoints.files import BEST, LAST, Order, order_of
 from torchrl_gpu.checkpoints.loops import validates_next
-from torchrl_gpu.system import arguments, locks
-from torchrl_gpu.system.archives import ENTRY
+from torchrl_gpu.checkpoints.processes import any_of_all
+from torchrl_gpu.checkpoints.run_folder import RunFolder
+from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import in_section
+from torchrl_gpu.training.divergence import Diverged, not_finite
+from torchrl_gpu.training.trainer_fields import callbacks_of, is_trial
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,40}")
 _RUN = re.compile(r"[0-9a-f]{12}")
@@ -100,7 +91,8 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             arguments.check_effect(where, "monitor", mode=(mode, "max"))
         if name is not None and not _NAME.fullmatch(name):
             arguments.refuse(where, "name", "1 to 40 letters, digits, hyphens and underscores", name)
-        self._kinds = ("episodes-", "updates-") if name is None else (f"{name}_ep", f"{name}_up")
+        # How names of checkpoints begin, by episodes and by updates.
+        self._prefixes = ("episodes-", "updates-") if name is None else (f"{name}_ep", f"{name}_up")
         self.dirpath = dirpath
         self.every_n_episodes = every_n_episodes
         self.every_n_updates = every_n_updates
@@ -109,17 +101,12 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         self.save_replay = save_replay
         self.monitor = monitor
         self.mode = mode
-        # Id of the run, and the order of the checkpoint that is resumed.
+        # Id of the run, and the position of the checkpoint that is resumed.
         self._run: str | None = None
         self._came_from: Order = (0, 0, 0)
-        # In the first process: the lock on the folder, and checkpoints of other runs in it.
-        self._lock: int | None = None
-        self._others: list[Path] = []
-        # Names of checkpoints by a period, oldest first.
-        self._saved: list[str] = []
+        # The folder of the last run that began; None before the first.
+        self._folder: RunFolder | None = None
         self._first_update = 0
-        self._best: float | None = None
-        self._generation = 0
         self._signals = EndSignals()
         self._begin()
 
@@ -137,30 +124,16 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         self._episodes = DeviceCount()
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if _only_tries(trainer):
+        if is_trial(trainer):
             return
         self._begin()
         if trainer.ckpt_path is None and trainer.global_step == 0:
             # A run begins, though this object may have saved another before.
             self._run = None
-        self._run = trainer.strategy.broadcast(self._run or new_id())
-        folder = self.folder(trainer)
-        free = True
-        found: tuple[list[str], float | None, int] = ([], None, 0)
-        if trainer.is_global_zero:
-            check_writable(folder)
-            try:
-                self._lock = locks.lock(folder)
-            except BlockingIOError:
-                free = False
-        if not trainer.strategy.broadcast(free):
-            raise ValueError(
-                f"EpisodeCheckpoint: another run saves to {folder} now. Wait for its end, or give this one"
-                " a folder of its own with --trainer.default_root_dir"
-            )
-        if trainer.is_global_zero:
-            found = self._read(folder, None if trainer.ckpt_path is None else Path(str(trainer.ckpt_path)))
-        self._saved, self._best, self._generation = trainer.strategy.broadcast(found)
+        resumed = None if trainer.ckpt_path is None else Path(str(trainer.ckpt_path))
+        self._folder = self._folder_of(trainer)
+        self._folder.open(trainer, resumed, self._came_from)
+        self._run = self._folder.run
         self._signals.begin()
         if self.monitor is not None and self.monitor.startswith("val/") and not trainer.enable_validation:
             self._told_absent = True
@@ -169,66 +142,28 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
                 f" {self.monitor}, so that it saves no {BEST}"
             )
 
-    def _read(self, folder: Path, resumed: Path | None) -> tuple[list[str], float | None, int]:
-        """Read what this run has saved in its folder.
-
-        Returns the names of its numbered checkpoints, oldest first, the value of its best one, and its generation.
-        """
-        assert self._run is not None
-        orders, best, self._others = checkpoints_of(folder, self._run)
-        if resumed is not None and resumed.resolve() in {path.resolve() for path in self._others}:
-            self._others = []
-        came_from = (0, 0, 0) if resumed is None else self._came_from
-        later = [order[0] for order in orders.values() if order > came_from]
-        numbered = re.compile(rf"({'|'.join(map(re.escape, self._kinds))})\d{{1,20}}")
-        saved = [name for name in sorted(orders, key=orders.__getitem__) if numbered.fullmatch(Path(name).stem)]
-        generation = 1 + max(later) if later else came_from[0]
-        return saved, self._best_value(best or {}), generation
-
-    def _set_others_aside(self, trainer: Trainer) -> None:
-        """Move checkpoints of other runs away, in the first process.
-
-        A run that fails before its first update, or is over by then, must leave the folder as it found it.
-        """
-        others = self._others
-        self._others = []
-        if others:
-            names = ", ".join(path.name for path in others)
-            aside = set_aside(others, self.folder(trainer))
-            rank_zero_info(f"EpisodeCheckpoint: {len(others)} checkpoints of another run moved to {aside}: {names}")
-
     def folder(self, trainer: Trainer) -> Path:
         return Path(self.dirpath or Path(trainer.default_root_dir) / "checkpoints")
 
-    def find(self, trainer: Trainer, word: str = "last") -> Path:
-        """Find the checkpoint to go on from: for "last" or "latest" the newest whole one.
+    def _folder_of(self, trainer: Trainer) -> RunFolder:
+        """Return the folder of a Trainer's run, which may not have begun."""
+        return RunFolder(
+            self.folder(trainer), self._run, prefixes=self._prefixes, measure=self._measure, state_key=self.state_key
+        )
 
-        For "best" it is `best.ckpt`. What is torn is passed over, with a line that says so. ValueError where
-        there is none.
-        """
-        folder = self.folder(trainer)
-        found: Path | None
-        if word == "best":
-            found = folder / BEST if (folder / BEST).is_file() else None
-            torn = list[str]()
-        else:
-            found, torn = newest_checkpoint(folder)
-        for line in torn:
-            rank_zero_info(f"EpisodeCheckpoint: passed over {line}")
-        if found is None:
-            never = ""
-            if word == "best":
-                never = f" ({BEST} is saved by validation, where `monitor` names what it logs; 'last' is the newest)"
-            aside = ", ".join(str(path) for path in list_set_aside(folder))
-            elsewhere = f"; earlier runs left {aside}, which --ckpt_path takes by its path" if aside else ""
-            raise ValueError(
-                f"EpisodeCheckpoint: ckpt_path is {word!r}, but {folder} holds no whole checkpoint{never}{elsewhere}"
-            )
-        return found
+    @property
+    def _open_folder(self) -> RunFolder:
+        """The folder of the run that trains."""
+        assert self._folder is not None, "`on_fit_start` opens it"
+        return self._folder
+
+    def find(self, trainer: Trainer, word: str = "last") -> Path:
+        """Find the checkpoint to go on from, see `RunFolder.find`."""
+        return self._folder_of(trainer).find(word)
 
     def newest(self, trainer: Trainer) -> Path | None:
         """Find the newest whole checkpoint that this run has saved, or comes from."""
-        return newest_checkpoint(self.folder(trainer), self._run)[0]
+        return self._folder_of(trainer).newest()
 
     def find_restart(self, trainer: Trainer) -> Path | None:
         """Find the checkpoint of a job that SLURM or torchrun has started again, if any."""
@@ -240,16 +175,6 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             # It ended before it had saved anything.
             return None
 
-    def _best_value(self, content: Mapping[str, Any]) -> float | None:
-        states = content.get("callbacks")
-        state = states.get(self.state_key) if isinstance(states, dict) else None
-        best = state.get("best") if isinstance(state, dict) else None
-        if not isinstance(best, float) or not math.isfinite(best):
-            return None
-        # The best value of another measure says nothing about this one.
-        same_measure = content[ENTRY].get("monitor", self._measure) == self._measure
-        return best if same_measure else None
-
     @property
     def _measure(self) -> str:
         return f"{self.mode} {self.monitor}"
@@ -257,10 +182,10 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Replace Lightning's signal handlers, which are installed by now."""
         self._first_update = trainer.global_step
-        if not _only_tries(trainer):
+        if not is_trial(trainer):
             self._signals.replace_handlers(trainer)
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: object) -> None:
         """Begin to count from where the run is.
 
         Only now has the module filled its replay or gone back to its checkpoint.
@@ -281,11 +206,11 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         if asked:
             raise SIGTERMException
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
-        if _only_tries(trainer) or self._passed is None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: object) -> None:
+        if is_trial(trainer) or self._passed is None:
             return
         if trainer.global_step > self._first_update:
-            self._set_others_aside(trainer)
+            self._open_folder.set_others_aside()
         signals = self._signals
         passed = self._multiples(trainer, pl_module)
         due = trainer.is_global_zero and any(new > old for new, old in zip(passed, self._passed, strict=True))
@@ -310,8 +235,8 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         else:
             self._save_numbered(trainer, pl_module)
 
-    def _multiples(self, trainer: Trainer, pl_module: Any) -> tuple[int, ...]:
-        episodes = self._episodes(pl_module.episodes) if self.every_n_episodes else 0
+    def _multiples(self, trainer: Trainer, pl_module: LightningModule) -> tuple[int, ...]:
+        episodes = self._episodes(cast("Tensor", pl_module.episodes)) if self.every_n_episodes else 0
         minutes = (time.monotonic() - self._begun) / 60
         counts: list[tuple[float | None, float]] = [
             (self.every_n_episodes, episodes),
@@ -321,7 +246,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         return tuple(int(count // period) if period else 0 for period, count in counts)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if _only_tries(trainer) or trainer.sanity_checking or trainer.state.fn != "fit":
+        if is_trial(trainer) or trainer.sanity_checking or trainer.state.fn != "fit":
             return
         if self.monitor is not None:
             self._save_if_best(trainer, pl_module)
@@ -330,17 +255,18 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             self._save_numbered(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.monitor is not None and self._best is None and self._trains and not self._told_absent:
+        best = None if self._folder is None else self._folder.best
+        if self.monitor is not None and best is None and self._trains and not self._told_absent:
             rank_zero_info(
                 f"EpisodeCheckpoint: no {BEST} was saved, as no validation has logged a finite {self.monitor}: it comes"
                 " every trainer.check_val_every_n_epoch epochs"
             )
-        if self._trains and not _only_tries(trainer) and not self._save(trainer, pl_module, LAST, self.save_replay):
+        if self._trains and not is_trial(trainer) and not self._save(trainer, pl_module, LAST, self.save_replay):
             path = self.folder(trainer) / LAST
             raise OSError(errno.EIO, "the run is over, and its last checkpoint could not be written", str(path))
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not self._trains and not _only_tries(trainer) and trainer.ckpt_path is not None:
+        if not self._trains and not is_trial(trainer) and trainer.ckpt_path is not None:
             rank_zero_info(
                 f"EpisodeCheckpoint: nothing was left to train, as {trainer.ckpt_path} stands at step"
                 f" {trainer.global_step}; go on with a larger --trainer.{_limit(trainer)}"
@@ -350,29 +276,24 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         for listener in listeners(trainer):
             listener.flush()
         self._signals.end()
-        lock = self._lock
-        self._lock = None
-        if lock is not None:
-            os.close(lock)
+        if self._folder is not None:
+            self._folder.close()
 
-    def _save_numbered(self, trainer: Trainer, pl_module: Any) -> None:
+    def _save_numbered(self, trainer: Trainer, pl_module: LightningModule) -> None:
         by_episodes = self.every_n_episodes is not None
-        number = int(pl_module.episodes) if by_episodes else trainer.global_step
-        name = trainer.strategy.broadcast(f"{self._kinds[0 if by_episodes else 1]}{number}.ckpt")
+        number = int(cast("Tensor", pl_module.episodes)) if by_episodes else trainer.global_step
+        prefix = self._prefixes[0 if by_episodes else 1]
+        name = trainer.strategy.broadcast(f"{prefix}{number}.ckpt")
         if self._save(trainer, pl_module, name, self.save_replay):
-            saved = [*(each for each in self._saved if each != name), name]
-            dropped = saved[: -self.keep]
-            self._saved = saved[-self.keep :]
-            if trainer.is_global_zero:
-                for old in dropped:
-                    remove_checkpoint(self.folder(trainer) / old)
+            self._open_folder.keep_newest(name, self.keep)
 
-    def _note_absent(self, trainer: Trainer, pl_module: Any) -> None:
+    def _note_absent(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warn once of a value that was not logged yet, such as a mean over no episode.
 
         ValueError for one that nothing logs.
         """
-        if not (hasattr(pl_module, "may_log") and pl_module.may_log(self.monitor)):
+        may_log = getattr(pl_module, "may_log", None)
+        if may_log is None or not may_log(self.monitor):
             known = ", ".join(sorted(trainer.callback_metrics))
             raise ValueError(f"EpisodeCheckpoint: monitor must be one of {known}; got {self.monitor}")
         if not self._told_absent:
@@ -389,20 +310,33 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             return
         value = float(trainer.strategy.broadcast(float(metrics[self.monitor])))
         sign = 1 if self.mode == "max" else -1
-        if math.isfinite(value) and (self._best is None or sign * value > sign * self._best):
+        folder = self._open_folder
+        before = folder.best
+        if math.isfinite(value) and (before is None or sign * value > sign * before):
             # The checkpoint holds its own value, so that it is set before it is saved.
-            before = self._best
-            self._best = value
+            folder.best = value
             if not self._save(trainer, pl_module, BEST, replay=False):
-                self._best = before
+                folder.best = before
 
     @in_section("saving")
-    def _save(self, trainer: Trainer, pl_module: Any, name: str, replay: bool) -> bool:
-        """Save, and return whether that could be written."""
+    def _save(self, trainer: Trainer, pl_module: LightningModule, name: str, replay: bool) -> bool:
+        """Save, and return whether that could be written.
+
+        All processes must call it at the same step. Raises `Diverged` where one would save weights that are not finite.
+        """
         begun = time.monotonic()
-        self._set_others_aside(trainer)
-        about = {"run": self._run or new_id(), "generation": self._generation, "monitor": self._measure}
-        saved = write_checkpoint(trainer, pl_module, self.folder(trainer) / name, replay, about)
+        folder = self._open_folder
+        folder.set_others_aside()
+        _refuse_broken(trainer, pl_module, folder.path / name)
+        written = folder.write(trainer, pl_module, name, replay=replay)
+        if written is not None and trainer.is_global_zero:
+            for listener in listeners(trainer):
+                listener.on_checkpoint(*written)
+        self._warn_if_slow(begun)
+        return written is not None
+
+    def _warn_if_slow(self, begun: float) -> None:
+        """Add the time since `begun`, and warn once where saving takes too much of all."""
         now = time.monotonic()
         self._saving_s += now - begun
         share = self._saving_s / max(now - self._begun, 1e-9)
@@ -412,40 +346,43 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
                 f"EpisodeCheckpoint: saving takes {share:.1%} of the time, more than {_SHARE:.0%}: set a longer"
                 " every_n_minutes, every_n_updates or every_n_episodes, or save_replay false"
             )
-        return saved
 
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, object]) -> None:
         self._came_from = order_of(checkpoint, f"checkpoint {trainer.ckpt_path}")
         # The id of the run comes from the checkpoint: `load_state_dict` takes it next, where there is one.
         self._run = None
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return the id of the run, and the value of its `best.ckpt`."""
-        return {"run": self._run, "best": self._best}
+        return {"run": self._run, "best": None if self._folder is None else self._folder.best}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
         run = state_dict.get("run")
         self._run = run if isinstance(run, str) and _RUN.fullmatch(run) else None
 
 
-def _limit(trainer: Any) -> str:
+def _refuse_broken(trainer: Trainer, module: LightningModule, path: Path) -> None:
+    """Raise `Diverged` where a process would save weights that are not finite."""
+    broken = not_finite(module)
+    if any(any_of_all(trainer, broken is not None)):
+        found = broken or "NaN or infinity in another process"
+        raise Diverged(f"{found}; EpisodeCheckpoint does not save that as {path}")
+
+
+def _limit(trainer: Trainer) -> str:
     """Name the option of the Trainer that ended a run before it began."""
-    left = [each.time_remaining() for each in trainer.callbacks if isinstance(each, Timer)]
+    left = [each.time_remaining() for each in callbacks_of(trainer) if isinstance(each, Timer)]
     if any(each is not None and each <= 0 for each in left):
         return "max_time"
     return "max_steps" if 0 <= trainer.max_steps <= trainer.global_step else "max_epochs"
 
 
-def _only_tries(trainer: Any) -> bool:
-    return bool(trainer.fast_dev_run)
-
-
-def find_checkpoint(trainer: Any, word: Any, *, fits: bool) -> Path | None:
+def find_checkpoint(trainer: Trainer, word: object, *, fits: bool) -> Path | None:
     """Find the file that `ckpt_path` stands for where an `EpisodeCheckpoint` saves.
 
     None where Lightning decides. ValueError where there is none: a run that was meant to go on must not begin anew.
     """
-    savers = [each for each in trainer.callbacks if isinstance(each, EpisodeCheckpoint)]
+    savers = [each for each in callbacks_of(trainer) if isinstance(each, EpisodeCheckpoint)]
     restarts = fits and is_restart()
     named = word in ("last", "latest", "best")
     if not savers or not (restarts or named):
@@ -456,7 +393,7 @@ def find_checkpoint(trainer: Any, word: Any, *, fits: bool) -> Path | None:
     if restart is not None:
         rank_zero_info(f"EpisodeCheckpoint: this job was started again; it goes on from {restart}")
         return restart
-    return savers[0].find(trainer, word) if named else None
+    return savers[0].find(trainer, str(word)) if named else None
 
 
 # Lightning looks for "last" and "best" at its own `ModelCheckpoint` alone, before any hook of a callback or a module is
@@ -467,8 +404,12 @@ _lightnings_own = _CheckpointConnector._parse_ckpt_path
 
 @wraps(_lightnings_own)
 def _parse_ckpt_path(
-    self: _CheckpointConnector, state_fn: TrainerFn, ckpt_path: Any, model_provided: bool, model_connected: bool
-) -> Any:
+    self: _CheckpointConnector,
+    state_fn: TrainerFn,
+    ckpt_path: _PATH | None,
+    model_provided: bool,
+    model_connected: bool,
+) -> _PATH | None:
     word = ckpt_path
     if ckpt_path is None and model_connected and not model_provided:
         # The best checkpoint of the fit before, which is what Lightning takes.

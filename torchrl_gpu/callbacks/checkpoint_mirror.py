@@ -7,16 +7,16 @@ import os
 import shutil
 import threading
 from pathlib import Path
-from typing import Any
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_info
 
 from torchrl_gpu.callbacks.checkpoint import EpisodeCheckpoint
-from torchrl_gpu.callbacks.checkpoint_writer import CheckpointListener
-from torchrl_gpu.checkpoints.files import find_checkpoints
+from torchrl_gpu.callbacks.checkpoint_listener import CheckpointListener
+from torchrl_gpu.checkpoints.files import Manifest, find_checkpoints
 from torchrl_gpu.checkpoints.storage import CheckpointStorage
 from torchrl_gpu.system import arguments, locks
+from torchrl_gpu.training.trainer_fields import callbacks_of, is_trial
 
 _STAGED = ".mirror"
 _log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class CheckpointMirror(CheckpointListener):
         self.wait_s = wait_s
         # Manifest and links to the files, the `.ckpt` last, which stay when the run removes or replaces its own; by
         # whether it is the best one.
-        self._pending: dict[bool, tuple[dict[str, Any], list[Path]]] = {}
+        self._pending: dict[bool, tuple[Manifest, list[Path]]] = {}
         self._changed = threading.Condition()
         self._busy = False
         self._forget()
@@ -75,16 +75,16 @@ class CheckpointMirror(CheckpointListener):
                 os.close(held)
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        savers = [each for each in trainer.callbacks if isinstance(each, EpisodeCheckpoint)]  # type: ignore[attr-defined]
+        savers = [each for each in callbacks_of(trainer) if isinstance(each, EpisodeCheckpoint)]
         if not savers:
             raise ValueError("CheckpointMirror copies what EpisodeCheckpoint saves: add one to trainer.callbacks")
-        if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if trainer.is_global_zero and not is_trial(trainer):
             self._folder = savers[0].folder(trainer) / _STAGED
             self._forget()
             self._thread = threading.Thread(target=self._upload_all, name="CheckpointMirror", daemon=True)
             self._thread.start()
 
-    def on_checkpoint(self, entry: dict[str, Any], path: Path, parts: list[Path]) -> None:
+    def on_checkpoint(self, entry: Manifest, path: Path, parts: list[Path]) -> None:
         """Link the files of a checkpoint for the upload.
 
         One that still waits gives way to it.
@@ -167,6 +167,8 @@ def fetch(storage: CheckpointStorage, folder: Path) -> list[Path]:
     return fetched
 
 
+# An upload takes longer than the run keeps a file. A copy would be simpler, and would write every replay twice; a
+# second name costs nothing, and the bytes stay until both names are gone.
 def _link(path: Path, place: Path) -> Path:
     """Give a file a second name, or copy it where the file system has no such names."""
     place.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -38,7 +38,7 @@ _GROUP_RATES = ("lr", "initial_lr", "max_lr", "min_lr", "swa_lr")
 _SCHEDULE_RATES = ("base_lrs", "max_lrs", "eta_min", "_last_lr")
 
 
-def lower_rates(optimizers: Iterable[Optimizer], schedules: Iterable[Any], factor: float) -> None:
+def lower_rates(optimizers: Iterable[Optimizer], schedules: Iterable[object], factor: float) -> None:
     """Multiply learning rates, and those that schedules will set, by a factor.
 
     The schedules of torch are linear in the rates that they were given: in that of each group, and in their own first,
@@ -60,14 +60,14 @@ def lower_rates(optimizers: Iterable[Optimizer], schedules: Iterable[Any], facto
                 setattr(schedule, name, rates * factor)
 
 
-def _with_inner(schedules: Iterable[Any]) -> Iterator[Any]:
+def _with_inner(schedules: Iterable[object]) -> Iterator[object]:
     """Yield schedules, and those that they are made of."""
     for schedule in schedules:
         yield schedule
         yield from _with_inner(getattr(schedule, "_schedulers", ()))
 
 
-def _check_rates(module: LightningModule, optimizers: Sequence[Optimizer], schedules: Sequence[Any]) -> None:
+def _check_rates(module: LightningModule, optimizers: Sequence[Optimizer], schedules: Sequence[object]) -> None:
     """Refuse what has no learning rates to lower, or a schedule that may set any."""
     # Lightning puts an optimizer without rates where a module has none.
     groups = chain.from_iterable(optimizer.param_groups for optimizer in optimizers)
@@ -86,7 +86,9 @@ def _check_rates(module: LightningModule, optimizers: Sequence[Optimizer], sched
             )
 
 
-class RecentBatches(deque[Any]):
+# Which batch broke the weights is known only some updates later. To keep all would fill the device, so that the last
+# few are kept as they are, without a copy.
+class RecentBatches(deque[TensorDictBase]):
     """The last 16 batches of updates, or fewer that fill 256 MiB.
 
     The last one is always among them.
@@ -165,7 +167,7 @@ class Divergence(Callback):
         in_all, in_a_row = self._skipped or (torch.zeros_like(broken), torch.zeros_like(broken))
         self._skipped = in_all + broken, (in_a_row + 1) * broken
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *args: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: object, *args: object) -> None:
         if self._skipped is not None:
             self._look_at_skipped(trainer, *self._skipped)
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else None
@@ -238,11 +240,11 @@ class Divergence(Callback):
         if isinstance(pl_module, EnvRun):
             pl_module.watch_batch = None
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return for how many rollbacks learning rates were lowered, empty for none."""
         return {"rates_taken": self._rates_taken} if self._rates_taken else {}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
         taken = state_dict.get("rates_taken")
         self._rates_taken = taken if isinstance(taken, int) and 0 <= taken <= _MOST else 0
         self.times = max(self.times, self._rates_taken)

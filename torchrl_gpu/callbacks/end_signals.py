@@ -6,12 +6,15 @@ import os
 import signal
 import subprocess
 import threading
-from typing import Any
+from collections.abc import Callable
+from types import FrameType
 
-import torch
 from lightning.fabric.plugins.environments import SLURMEnvironment
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
+
+_Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
+"""What Python calls at a signal, or what it does instead."""
 
 
 class EndSignals:
@@ -24,7 +27,7 @@ class EndSignals:
     """
 
     def __init__(self) -> None:
-        self._before: dict[int, Any] = {}
+        self._before: dict[int, _Handler] = {}
         self._forget()
 
     def begin(self) -> None:
@@ -59,32 +62,20 @@ class EndSignals:
             signal.signal(number, handler)
         self._before = {}
 
-    def _take(self, number: int, handler: Any) -> None:
+    def _take(self, number: int, handler: _Handler) -> None:
         before = signal.signal(number, handler)
         self._before.setdefault(number, before)
 
-    def _note_interrupt(self, number: int, frame: Any) -> None:
+    def _note_interrupt(self, number: int, frame: FrameType | None) -> None:
         if self.interrupt:
             raise KeyboardInterrupt
         self.interrupt = True
         # A handler must not print: it may interrupt another print.
         os.write(2, b"\ninterrupt: ending after this step; once more to end at once\n")
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         # Handlers belong to a process, so that a copy begins with none.
         return EndSignals().__dict__
-
-
-def any_of_all(trainer: Trainer, *flags: bool) -> list[bool]:
-    """Combine each flag over all processes by a logical or.
-
-    With several processes all must ask at the same step.
-    """
-    if trainer.world_size == 1:
-        return list(flags)
-    together = torch.tensor(flags, dtype=torch.int32, device=trainer.strategy.root_device)
-    torch.distributed.all_reduce(together, torch.distributed.ReduceOp.MAX)
-    return [bool(flag) for flag in together.tolist()]
 
 
 def requeue_job() -> str | None:

@@ -9,15 +9,18 @@ import math
 import re
 import time
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 import numpy as np
 
 from torchrl_gpu.streaming.broadcast.frames import with_facts
 from torchrl_gpu.streaming.broadcast.policy_view import PolicyView
+from torchrl_gpu.streaming.codecs.images import Frame
 
 if TYPE_CHECKING:
-    from torchrl_gpu.envs.viewable import Decision, Overlay, Viewable
+    from tensordict import TensorDictBase
+
+    from torchrl_gpu.envs.viewable import Decision, Overlaid, Overlay, Viewable
     from torchrl_gpu.evaluation.player import Decisions
     from torchrl_gpu.streaming.server import StreamServer
 
@@ -33,6 +36,16 @@ _NAME = re.compile(r"(?:env(0|[1-9][0-9]{0,8})|worst|best)(?::([a-z][a-z_]{0,15}
 _COUNTS = ("step", "episode", "num_packed")
 # Streams that are remembered, of those drawn last.
 _MAX_REMEMBERED = 256
+
+
+_Key = TypeVar("_Key", bound=str | int)
+_Value = TypeVar("_Value")
+
+
+class _Observed(Protocol):
+    """A view that also gives what a policy is shown."""
+
+    def observation(self, index: int) -> TensorDictBase: ...
 
 
 class EnvStreams:
@@ -75,7 +88,7 @@ class EnvStreams:
         check_names(names, view.num_envs, self.overlays)
         # Environment and episode that "worst" and "best" show.
         self._followed: dict[str, tuple[int, int]] = {}
-        self._shown: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._shown: dict[str, tuple[int, dict[str, object]]] = {}
         self._versions: dict[str, int] = {}
         self._inference_ms: dict[int, float] = {}
         self._watchers: dict[str, int] = {}
@@ -117,7 +130,7 @@ class EnvStreams:
         """
         return [name for name in self._watchers if name in self._chosen]
 
-    def publish(self, version: int | None = None, only: Collection[str] | None = None, **extra: Any) -> int:
+    def publish(self, version: int | None = None, only: Collection[str] | None = None, **extra: object) -> int:
         """Publish every stream of which a picture is due, and return their number.
 
         With `only`, other streams are left out. `version` changes whenever the environments do: what has been drawn at
@@ -172,7 +185,7 @@ class EnvStreams:
         return False
 
     def _publish(
-        self, name: str, metrics: dict[str, np.ndarray], decisions: dict[int, Decision], extra: dict[str, Any]
+        self, name: str, metrics: dict[str, np.ndarray], decisions: dict[int, Decision], extra: dict[str, object]
     ) -> None:
         if name == "grid":
             self._publish_grid(metrics, extra)
@@ -182,7 +195,7 @@ class EnvStreams:
             self.sink.end_episode(name, before[1])
         base, _, overlay = name.partition(":")
         index = self._index(base, metrics)
-        meta = {"env": index} | _row(metrics, index) | extra
+        meta: dict[str, object] = {"env": index, **_row(metrics, index), **extra}
         _store(self._shown, name, (index, meta))
         facts = {}
         if self.policy is not None:
@@ -190,6 +203,8 @@ class EnvStreams:
             facts = PolicyView(action=action, inference_ms=self._inference_ms[index], policy=self.policy).facts()
         self.sink.publish(self._picture(index, overlay, decisions), name, with_facts(meta, facts))
 
+    # The worst environment of each moment would be another one at every picture, and nobody could follow an episode. So
+    # a choice stays until its episode ends.
     def _index(self, base: str, metrics: dict[str, np.ndarray]) -> int:
         """Return the environment that a stream and its overlays show."""
         index, episode = self._followed.get(base, (0, -1))
@@ -199,11 +214,11 @@ class EnvStreams:
                 self._followed[base] = index, int(metrics["episode"][index])
         return index
 
-    def _picture(self, index: int, overlay: str, decisions: dict[int, Decision]) -> Any:
+    def _picture(self, index: int, overlay: str, decisions: dict[int, Decision]) -> Frame:
         if not overlay:
             return self.view.pictures([index], self.width, self.height)[0]
-        # A view with overlays is an `Overlaid`.
-        view: Any = self.view
+        # Overlays are offered of an `Overlaid` alone.
+        view = cast("Overlaid", self.view)
         if self.overlays[overlay].needs != "env":
             self._decide(index, decisions)
         return view.overlay(overlay, index, self.width, self.height, decisions.get(index))
@@ -212,8 +227,7 @@ class EnvStreams:
         """Ask the policy for its decision, once for all that is shown of an environment."""
         if index not in decisions:
             assert self.decide is not None
-            view: Any = self.view
-            observation = view.observation(index)
+            observation = cast("_Observed", self.view).observation(index)
             begin = time.perf_counter()
             decision = self.decide(observation)
             # The copy waits until the action is there, so that the time is that of the decision.
@@ -221,11 +235,11 @@ class EnvStreams:
             _store(self._inference_ms, index, 1e3 * (time.perf_counter() - begin))
         return decisions[index]
 
-    def _publish_grid(self, metrics: dict[str, np.ndarray], extra: dict[str, Any]) -> None:
+    def _publish_grid(self, metrics: dict[str, np.ndarray], extra: dict[str, object]) -> None:
         number = min(self.view.num_envs, GRID_SIDE**2)
         side = math.ceil(math.sqrt(number))
         pictures = self.view.pictures(range(number), self.width // side, self.height // side)
-        meta: dict[str, Any] = {
+        meta: dict[str, object] = {
             key: float(values[:number].mean()) for key, values in metrics.items() if key not in _COUNTS
         }
         meta |= {"env": f"0–{number - 1}", "episode": int(metrics["episode"].sum())} | extra
@@ -297,7 +311,7 @@ def check_names(
             raise ValueError(f"streams: {name!r} is no overlay that environment and policy have: {there}")
 
 
-def _store(found: dict[Any, Any], name: str | int, value: Any) -> None:
+def _store(found: dict[_Key, _Value], name: _Key, value: _Value) -> None:
     """Store a value of a stream or an environment.
 
     There may be millions of them, so that only the newest stay.
@@ -308,7 +322,7 @@ def _store(found: dict[Any, Any], name: str | int, value: Any) -> None:
         found.pop(next(iter(found)))
 
 
-def _row(metrics: dict[str, np.ndarray], index: int) -> dict[str, Any]:
-    row = {key: int(v[index]) if key in _COUNTS else float(v[index]) for key, v in metrics.items()}
+def _row(metrics: dict[str, np.ndarray], index: int) -> dict[str, float]:
+    row: dict[str, float] = {key: int(v[index]) if key in _COUNTS else float(v[index]) for key, v in metrics.items()}
     # The name `step` is left to the program, for the step of the training or of the show.
     return {"episode_step": row.pop("step")} | row

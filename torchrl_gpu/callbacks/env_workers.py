@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
@@ -12,6 +12,9 @@ from torchrl_gpu.envs.workers.pool import Transport, WorkerPool
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import section
 from torchrl_gpu.training.collect.rollout import Rollout
+
+if TYPE_CHECKING:
+    from torchrl_gpu.training.run import EnvRun
 
 
 class EnvWorkers(ClosingCallback):
@@ -61,8 +64,9 @@ class EnvWorkers(ClosingCallback):
             self.pool = WorkerPool(env, self.num_workers, self.transport, self.threads)  # type: ignore[arg-type]
         rollout.workers = self.pool
 
-    def _rollout(self, module: Any) -> Rollout:
+    def _rollout(self, module: LightningModule) -> Rollout:
         where = type(self).__name__
+        # Modules of the user's own may play in another way.
         rollout = getattr(module, "rollout", None)
         if not isinstance(rollout, Rollout):
             name = type(module).__name__
@@ -75,9 +79,9 @@ class EnvWorkers(ClosingCallback):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.close(trainer, pl_module)
 
-    def close(self, trainer: Trainer, pl_module: Any) -> None:
+    def close(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.pool is not None:
             with section("workers"):
                 self.pool.close()
-            pl_module.rollout.workers = None
+            cast("EnvRun", pl_module).rollout.workers = None
             self.pool = None

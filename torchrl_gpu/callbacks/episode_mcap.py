@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
@@ -16,7 +16,21 @@ from torchrl_gpu.evaluation.suite import Suite
 from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.system import arguments
 
+if TYPE_CHECKING:
+    from torchrl_gpu.training.run import EnvRun
+
 _WHERE = "EpisodeMcap"
+
+
+class RecordingOptions(TypedDict):
+    """Options of `record_episodes`, as the arguments of `EpisodeMcap` describe them."""
+
+    choose: str
+    most: int
+    by: str | None
+    below: float | None
+    size: tuple[int, ...]
+    fps: float
 
 
 class EpisodeMcap(Callback):
@@ -55,7 +69,7 @@ class EpisodeMcap(Callback):
         arguments.optional(arguments.number, _WHERE, "below", below)
         shape = tuple(arguments.whole(_WHERE, "size", side, 16, 4096) for side in pixels)
         arguments.number(_WHERE, "fps", fps, 0.1, 1000)
-        self.options: dict[str, Any] = {
+        self.options: RecordingOptions = {
             "choose": choose,
             "most": most,
             "by": by,
@@ -70,21 +84,22 @@ class EpisodeMcap(Callback):
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         load("mcap_protobuf", "mcap", _WHERE)
-        module: Any = pl_module
+        module = cast("EnvRun", pl_module)
         viewable(module.env)
         ranks_by(module.env, self.options["choose"], self.options["by"], self.options["below"])
 
     def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *args: Any
+        self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, *args: object
     ) -> None:
         # Other batches are rows of demonstrations.
-        is_suite = isinstance(batch, Suite)
-        if trainer.sanity_checking or not is_suite or not trainer.is_global_zero:
+        if trainer.sanity_checking or not isinstance(batch, Suite) or not trainer.is_global_zero:
             return
-        module: Any = pl_module
+        module = cast("EnvRun", pl_module)
         folder = self.folder or Path(trainer.default_root_dir) / "recordings"
         folder = folder / f"step-{trainer.global_step:09d}"
         facts = {"policy": module.policy_name, "step": trainer.global_step}
+        # The episodes are played once more: the validation plays hundreds side by side, and to keep pictures of all
+        # until it is known which are the worst would fill the memory.
         policy = module.policy_for(batch.env)
         with outlives("EpisodeMcap"):
             record_episodes(batch, policy, folder, batch.num_episodes, facts=facts, **self.options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -13,6 +13,9 @@ from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.viewable import Viewable, viewable
 from torchrl_gpu.evaluation.player import Player
 from torchrl_gpu.system import arguments
+
+if TYPE_CHECKING:
+    from torchrl_gpu.training.run import EnvRun
 
 # Seconds for which the end of the episode stays.
 HOLD_S = 1.5
@@ -50,7 +53,7 @@ class Films:
             return None
         return begun
 
-    def write(self, module: Any, begun: int) -> None:
+    def write(self, module: EnvRun, begun: int) -> None:
         """Write the film of one episode of the current policy, `episode-BEGUN.mp4`."""
         # This loads PyAV, which a run without films may not have.
         from torchrl_gpu.streaming.codecs.mp4 import Mp4Writer

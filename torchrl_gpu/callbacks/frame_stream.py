@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
@@ -23,6 +23,7 @@ from torchrl_gpu.system.sections import in_section
 
 if TYPE_CHECKING:
     from torchrl_gpu.streaming.server import StreamServer
+    from torchrl_gpu.training.run import EnvRun
 
 PORT_TRIES = 50
 # Pictures without a viewer, which the next one sees at once, get this share of `most_share`, at least so many seconds
@@ -187,7 +188,7 @@ class FrameStream(ClosingCallback):
             rank_zero_warn(str(error))
 
     @in_section("viewers")
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: object) -> None:
         """Render streams that have viewers, and the others at a low rate."""
         if self.server is None:
             return
@@ -205,7 +206,7 @@ class FrameStream(ClosingCallback):
             begun = self.films.due(self._view)
             if begun is not None:
                 with outlives("FrameStream: film"):
-                    self.films.write(pl_module, begun)
+                    self.films.write(cast("EnvRun", pl_module), begun)
         if self._timer.calls >= self.log_every_n_steps:
             self._log(trainer)
         seconds = time.perf_counter() - begin
@@ -243,7 +244,7 @@ class CurveLogger(Logger):
     is the number of updates made, as in the meta data of the pictures.
     """
 
-    def __init__(self, trainer: Trainer, server: Any) -> None:
+    def __init__(self, trainer: Trainer, server: StreamServer) -> None:
         super().__init__()
         self._trainer = trainer
         self._server = server
@@ -260,7 +261,7 @@ class CurveLogger(Logger):
     def version(self) -> int | str | None:
         return self._first.version
 
-    def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
+    def log_hyperparams(self, params: object, *args: object, **kwargs: object) -> None:
         """Ignore hyperparameters."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -284,8 +285,9 @@ class CurveLogger(Logger):
         return self._names[name]
 
 
-def _number(value: Any) -> float | None:
-    plain = value.item() if getattr(value, "shape", None) == () else value
+def _number(value: object) -> float | None:
+    is_scalar = getattr(value, "shape", None) == ()
+    plain = value.item() if is_scalar and hasattr(value, "item") else value
     if isinstance(plain, bool):
         return int(plain)
     if isinstance(plain, int | float):

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -16,6 +15,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torchrl_gpu.system.extras import how_to_install
 from torchrl_gpu.system.sections import OUTSIDE, running_clock
 from torchrl_gpu.training.step_log import on_host
+from torchrl_gpu.training.trainer_fields import is_trial
 
 # Seconds between two readings, at least.
 _EVERY_S = 1.0
@@ -56,7 +56,7 @@ class GpuStats(Callback):
         self._warned = False
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if is_trial(trainer):
             return
         device = trainer.strategy.root_device
         if device.type == "cuda" and torch.version.cuda and importlib.util.find_spec("pynvml") is None:
@@ -71,7 +71,7 @@ class GpuStats(Callback):
         self._next_at = 0.0
         self._read = read_gpu if device.type == "cuda" else ProcessReader()
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: object) -> None:
         now = time.monotonic()
         if self._read is not None and now >= self._next_at:
             self._next_at = now + _EVERY_S

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.loggers import Logger
@@ -17,6 +17,9 @@ from lightning.pytorch.utilities import rank_zero_warn
 
 _GUARDED = ("log_metrics", "log_image", "log_text", "log_graph", "save", "finalize", "after_save_checkpoint")
 _IN_A_ROW = 10
+
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
 
 
 @contextmanager
@@ -60,13 +63,13 @@ class LoggerGuard(Callback):
                 if callable(method) and name not in vars(logger):
                     setattr(logger, name, self.guard(logger, method))
 
-    def guard(self, logger: Logger, method: Callable[..., Any]) -> Callable[..., Any]:
+    def guard(self, logger: Logger, method: Callable[_Given, _Result]) -> Callable[_Given, _Result | None]:
         """Wrap a method of a logger in a function that never raises."""
         name = type(logger).__name__
         key = (id(logger), method.__name__)
 
         @wraps(method)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: _Given.args, **kwargs: _Given.kwargs) -> _Result | None:
             if self._in_a_row[key] >= _IN_A_ROW:
                 self._failed[name] += 1
                 return None

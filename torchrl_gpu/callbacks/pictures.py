@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from io import BytesIO
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -19,6 +19,11 @@ from torchrl_gpu.envs.viewable import Overlaid, viewable
 from torchrl_gpu.evaluation.episodes import has_pictures
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import in_section
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard.writer import FileWriter, SummaryWriter
+
+    from torchrl_gpu.evaluation.suite import Suite
 
 
 class EvaluationPictures(Callback):
@@ -39,7 +44,7 @@ class EvaluationPictures(Callback):
 
     @in_section("validation")
     def on_validation_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *args: Any
+        self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, *args: object
     ) -> None:
         loggers = [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
         if trainer.sanity_checking or not loggers:
@@ -47,10 +52,11 @@ class EvaluationPictures(Callback):
         # Rows of demonstrations have no pictures of their own.
         if not hasattr(batch, "pictures"):
             return
-        sheet = contact_sheet(batch.pictures(self.num, self.width), columns=2).cpu()
+        suite = cast("Suite", batch)
+        sheet = contact_sheet(suite.pictures(self.num, self.width), columns=2).cpu()
         for logger in loggers:
             with outlives("EvaluationPictures"):
-                logger.experiment.add_image(batch.pictures_tag, sheet, trainer.global_step, dataformats="HWC")
+                logger.experiment.add_image(suite.pictures_tag, sheet, trainer.global_step, dataformats="HWC")
 
 
 def check_pictures(env: object, where: str) -> None:
@@ -112,17 +118,16 @@ class TrainingFilm(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._due = time.monotonic() + self.first_after_s
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: object) -> None:
         loggers = [logger for logger in trainer.loggers if isinstance(logger, TensorBoardLogger)]
         if not loggers or not trainer.is_global_zero:
             return
         size = self.width, self.height
         for name, film in self._films.items():
-            view: Any = self._view
             if name == "environment 0":
-                picture = view.pictures([0], *size)[0]
+                picture = self._view.pictures([0], *size)[0]
             else:
-                picture = view.overlay("seen", 0, *size, None)
+                picture = cast("Overlaid", self._view).overlay("seen", 0, *size, None)
             film.append(torch.as_tensor(picture, device="cpu"))
         if time.monotonic() < self._due:
             return
@@ -134,16 +139,17 @@ class TrainingFilm(Callback):
                     add_film(logger.experiment, f"training: {name}", pictures, trainer.global_step, self.fps)
 
 
-def add_film(writer: Any, tag: str, pictures: Tensor, step: int, fps: float) -> None:
+def add_film(writer: SummaryWriter, tag: str, pictures: Tensor, step: int, fps: float) -> None:
     """Add a film to TensorBoard, as a GIF among its images.
 
     TensorBoard's own films need another package.
     """
     from tensorboard.compat.proto.summary_pb2 import Summary  # type: ignore[import-untyped]
 
+    # The one read of the device for a whole film.
     frames = [Image.fromarray(picture) for picture in pictures.cpu().numpy()]
     file = BytesIO()
     frames[0].save(file, "GIF", save_all=True, append_images=frames[1:], duration=round(1000 / fps), loop=0)
     height, width = pictures.shape[1:3]
     image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=file.getvalue())
-    writer.file_writer.add_summary(Summary(value=[Summary.Value(tag=tag, image=image)]), step)
+    cast("FileWriter", writer.file_writer).add_summary(Summary(value=[Summary.Value(tag=tag, image=image)]), step)

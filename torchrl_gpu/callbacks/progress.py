@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partialmethod
-from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelSummary, TQDMProgressBar
@@ -22,8 +21,10 @@ from tqdm.contrib.logging import logging_redirect_tqdm  # type: ignore[import-un
 
 from torchrl_gpu.callbacks.throughput import RATE
 from torchrl_gpu.evaluation.reports import print_whole
+from torchrl_gpu.evaluation.suite import Suite
 from torchrl_gpu.system import arguments
 from torchrl_gpu.training.data.episodes import suite_of
+from torchrl_gpu.training.trainer_fields import is_trial
 
 # A network of more parts is shown as a whole.
 _MOST_PARTS = 6
@@ -122,7 +123,7 @@ class FinalTable(Callback):
             )
         self._has_trained = False
 
-    def on_train_batch_end(self, *args: Any) -> None:
+    def on_train_batch_end(self, *args: object) -> None:
         self._has_trained = True
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -130,7 +131,7 @@ class FinalTable(Callback):
 
         Lightning has moved the module to the CPU by now, but not its environment.
         """
-        if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
+        if not trainer.is_global_zero or is_trial(trainer):
             return
         # Without a training step, the table in the folder belongs to the run that made some.
         if not self._has_trained:
@@ -140,7 +141,7 @@ class FinalTable(Callback):
         if bar is not None:
             # It would draw over the table.
             bar.teardown(trainer, pl_module, "fit")
-        suite: Any = suite_of(pl_module, "test", self.num_episodes)
+        suite = suite_of(pl_module, "test", self.num_episodes)
         module.to(suite.env.device).eval()
         shown = bar.evaluating(suite) if isinstance(bar, RunProgress) else nullcontext()
         with trainer.precision_plugin.forward_context(), shown:
@@ -192,18 +193,18 @@ class RunProgress(TQDMProgressBar):
             self.train_progress_bar.set_postfix_str("filling the replay")
         self._print(self.train_progress_bar)
 
-    def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, *_: object) -> None:
         """Leave the bar, which is that of the run, as it is."""
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         pass
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
         if self._is_paused:
             self._is_paused = False
             self.train_progress_bar.unpause()
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
         bar = self.train_progress_bar
         if bar.update(trainer.global_step - bar.n):
             bar.set_postfix(self.get_metrics(trainer, pl_module))
@@ -223,26 +224,30 @@ class RunProgress(TQDMProgressBar):
         self._print(bar, at_once=True)
         self._close()
 
-    def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
+    def get_metrics(
+        self, trainer: Trainer, pl_module: LightningModule
+    ) -> dict[str, int | str | float | dict[str, float]]:
         """Return what the bar shows: env-steps/s first, the loss last.
 
         What `StepLog` logs is on the host, so that nothing waits.
         """
         logged = trainer.progress_bar_metrics
-        shown: dict[str, Any] = {}
+        shown: dict[str, int | str | float | dict[str, float]] = {}
         for name in sorted(logged, key=lambda name: (name == "train/loss", name != RATE)):
             words = "env-steps/s" if name == RATE else name.removeprefix("train/")
             shown[words] = _number(logged[name])
         return shown
 
-    def on_validation_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
+    def on_validation_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: object, *_: object
+    ) -> None:
         if hasattr(batch, "announce"):
             batch.announce = self.say
 
     on_test_batch_start = on_predict_batch_start = on_validation_batch_start  # type: ignore[assignment]
 
     @contextmanager
-    def evaluating(self, suite: Any) -> Iterator[None]:
+    def evaluating(self, suite: Suite) -> Iterator[None]:
         """Show how far a suite is that is played outside of Lightning's loops."""
         suite.announce = self.say
         self._open_evaluation("evaluating")
@@ -276,12 +281,28 @@ class RunProgress(TQDMProgressBar):
     init_test_tqdm = partialmethod(_open_evaluation, "testing")
     init_predict_tqdm = partialmethod(_open_evaluation, "predicting")
 
-    def _bar(self, style: str, **options: Any) -> Tqdm:
+    def _bar(
+        self,
+        style: str,
+        *,
+        desc: str | None = None,
+        total: int | None = None,
+        initial: int = 0,
+        leave: bool = True,
+    ) -> Tqdm:
         on_terminal = _draws_bars()
-        shown = {"file": sys.stdout if on_terminal else _Nowhere(), "dynamic_ncols": on_terminal}
-        style = style if on_terminal else style.replace("{bar} ", "")
-        disable = self.is_disabled
-        return Tqdm(bar_format=style, disable=disable, mininterval=_REFRESH_S, miniters=0, **shown, **options)
+        return Tqdm(
+            desc=desc,
+            total=total,
+            initial=initial,
+            leave=leave,
+            bar_format=style if on_terminal else style.replace("{bar} ", ""),
+            disable=self.is_disabled,
+            mininterval=_REFRESH_S,
+            miniters=0,
+            file=sys.stdout if on_terminal else _Nowhere(),
+            dynamic_ncols=on_terminal,
+        )
 
     def _print(self, bar: Tqdm, *, at_once: bool = False) -> None:
         is_due = at_once or time.monotonic() - self._last_line >= _LINE_EVERY_S

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torch import Tensor
 
 from torchrl_gpu.system import arguments
 from torchrl_gpu.training.step_log import on_host
+
+if TYPE_CHECKING:
+    from torchrl_gpu.training.run import EnvRun
 
 RATE = "throughput/env_steps_per_s"
 """Name of the rate that the progress bar shows."""
@@ -43,12 +47,12 @@ class Throughput(Callback):
         # A validation is no training, so that its time does not count.
         self._last = None
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *args: object) -> None:
         # The first time is after the module has filled its replay.
         if self._last is None:
             self._last = self._read(trainer, pl_module)
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: object) -> None:
         self._steps += 1
         if self._steps % self.every_n_steps or self._last is None or trainer.barebones:
             return
@@ -65,9 +69,10 @@ class Throughput(Callback):
             pl_module.log(name, on_host(count / seconds), prog_bar=name == RATE)
 
     @staticmethod
-    def _read(trainer: Trainer, pl_module: Any) -> _Reading:
-        episodes = pl_module.episodes
+    def _read(trainer: Trainer, pl_module: LightningModule) -> _Reading:
+        run = cast("EnvRun", pl_module)
+        episodes = run.episodes
         # `frames` counts those of all processes, and so must the episodes.
         if getattr(trainer, "world_size", 1) > 1:
-            episodes = trainer.strategy.reduce(episodes.clone(), reduce_op="sum")
-        return _Reading(time.perf_counter(), float(pl_module.frames), float(trainer.global_step), float(episodes))
+            episodes = cast("Tensor", trainer.strategy.reduce(episodes.clone(), reduce_op="sum"))
+        return _Reading(time.perf_counter(), float(run.frames), float(trainer.global_step), float(episodes))

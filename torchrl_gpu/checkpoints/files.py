@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, NotRequired, TypedDict, TypeGuard
 
 import torch
 
@@ -29,7 +29,28 @@ Order = tuple[int, int, int]
 
 _ID = re.compile(r"[0-9a-f]{12}")
 _MOST_STEPS = 2**62
+# A name and no path: what a manifest lists is read and removed.
 _PART = re.compile(r"[A-Za-z0-9._-]{1,80}-[0-9a-f]{12}\.rank\d{1,5}\.pt")
+
+
+class Manifest(TypedDict):
+    """What a checkpoint says of itself and of the files beside it.
+
+    Attributes:
+        run: Id of the run that saved it.
+        id: Its own id, which the names of its parts hold.
+        saved_s: Time of saving by a clock, seconds, for people: nothing is ordered by it.
+        world_size: Number of processes that saved it.
+        parts: Bytes of each part by its file name; None for one that another machine keeps for itself.
+        generation: How often the run has gone on from a checkpoint although it had saved later ones.
+    """
+
+    run: str
+    id: str
+    saved_s: float
+    world_size: int
+    parts: dict[str, int | None]
+    generation: NotRequired[int]
 
 
 def new_id() -> str:
@@ -45,21 +66,20 @@ def part_path(checkpoint: Path, checkpoint_id: str, rank: int) -> Path:
     return checkpoint.with_name(f"{checkpoint.stem}-{checkpoint_id}.rank{rank}.pt")
 
 
-def checkpoint_entry(
-    run: str, checkpoint_id: str, parts: list[Path], world_size: int, generation: int = 0
-) -> dict[str, Any]:
-    """Build the manifest of a checkpoint, plain data that binds its files together.
-
-    `generation` counts how often the run has gone on from a checkpoint although it had saved later ones. Parts that
-    other machines keep for themselves are listed without their size.
-    """
+def checkpoint_entry(run: str, checkpoint_id: str, parts: list[Path], world_size: int, generation: int = 0) -> Manifest:
+    """Build the manifest of a checkpoint, plain data that binds its files together."""
     sizes = {part.name: part.stat().st_size if part.exists() else None for part in parts}
-    entry = {"run": run, "id": checkpoint_id, "world_size": world_size, "parts": sizes, "generation": generation}
-    # The time is a label for people. Nothing is ordered by a clock.
-    return {**entry, "saved_s": time.time()}
+    return {
+        "run": run,
+        "id": checkpoint_id,
+        "world_size": world_size,
+        "parts": sizes,
+        "generation": generation,
+        "saved_s": time.time(),
+    }
 
 
-def read_entry(checkpoint: Mapping[str, Any], where: str) -> dict[str, Any] | None:
+def read_entry(checkpoint: Mapping[str, object], where: str) -> Manifest | None:
     """Return the manifest of a checkpoint, or None where it was saved without one.
 
     ValueError for anything else: part names are names of files beside the checkpoint and nothing more.
@@ -68,9 +88,7 @@ def read_entry(checkpoint: Mapping[str, Any], where: str) -> dict[str, Any] | No
     if entry is None or (isinstance(entry, dict) and "id" not in entry and "versions" in entry):
         # Another callback saved it: its entry is the record of the run alone.
         return None
-    kinds = {"run": str, "id": str, "saved_s": float, "world_size": int, "parts": dict}
-    good = isinstance(entry, dict) and all(isinstance(entry.get(name), kind) for name, kind in kinds.items())
-    if not good or entry["world_size"] < 1 or not all(_ID.fullmatch(entry[name]) for name in ("run", "id")):
+    if not _is_manifest(entry):
         raise ValueError(
             f"{where}: its entry {ENTRY} is not as EpisodeCheckpoint writes it: {str(entry)[:80]}. Take"
             " another checkpoint"
@@ -84,18 +102,40 @@ def read_entry(checkpoint: Mapping[str, Any], where: str) -> dict[str, Any] | No
     return entry
 
 
-def order_of(checkpoint: Mapping[str, Any], where: str) -> Order:
+def _is_manifest(entry: object) -> TypeGuard[Manifest]:
+    """Return whether an entry has the fields of a manifest.
+
+    `read_entry` looks at the names of parts and at the generation.
+    """
+    kinds = {"run": str, "id": str, "saved_s": float, "world_size": int, "parts": dict}
+    if not isinstance(entry, dict):
+        return False
+    if not all(isinstance(entry.get(name), kind) for name, kind in kinds.items()):
+        return False
+    return entry["world_size"] >= 1 and all(_ID.fullmatch(entry[name]) for name in ("run", "id"))
+
+
+def run_of(checkpoint: Mapping[str, object]) -> object:
+    """Return the id of the run that saved a checkpoint, or None if unknown."""
+    entry = checkpoint.get(ENTRY)
+    return entry.get("run") if isinstance(entry, dict) else None
+
+
+# The time of a file would be simpler. But clocks of machines differ, copies get new times, and a run that went back to
+# an older checkpoint has later files with fewer steps.
+def order_of(checkpoint: Mapping[str, object], where: str) -> Order:
     """Return the position of a checkpoint in its run: generation, updates, frames.
 
     Later checkpoints compare larger. No clock counts.
     """
-    generation = (read_entry(checkpoint, where) or {}).get("generation", 0)
+    entry = read_entry(checkpoint, where)
+    generation = 0 if entry is None else entry.get("generation", 0)
     steps = whole(where, "global_step", checkpoint.get("global_step", 0), 0, _MOST_STEPS)
     frames = whole(where, "frames", checkpoint.get("frames", 0), 0, _MOST_STEPS)
     return generation, steps, frames
 
 
-def read_part(path: Path, entry: Mapping[str, Any], rank: int) -> dict[str, Any] | None:
+def read_part(path: Path, entry: Manifest, rank: int) -> dict[str, object] | None:
     """Return the part that one process added to a checkpoint, or None without one."""
     for name in entry["parts"]:
         part = path.with_name(name)
@@ -111,7 +151,7 @@ def read_part(path: Path, entry: Mapping[str, Any], rank: int) -> dict[str, Any]
     return None
 
 
-def write_whole(content: Mapping[str, Any], path: Path) -> None:
+def write_whole(content: Mapping[str, object], path: Path) -> None:
     """Write tensors and plain values so that their file is whole or absent.
 
     The content goes to a file beside the place, then to the disk, and is renamed at last.
@@ -126,7 +166,7 @@ def write_whole(content: Mapping[str, Any], path: Path) -> None:
         raise
 
 
-def write_file(content: Mapping[str, Any], path: Path) -> None:
+def write_file(content: Mapping[str, object], path: Path) -> None:
     """Write tensors and plain values with `torch.save`.
 
     OSError where that fails, after a part of the file was written.
@@ -162,7 +202,7 @@ def remove_checkpoint(checkpoint: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def find_checkpoints(folder: Path) -> Iterator[tuple[Path, dict[str, Any] | str]]:
+def find_checkpoints(folder: Path) -> Iterator[tuple[Path, dict[str, object] | str]]:
     """Yield every `.ckpt` of a folder with its content, or a line on what is torn.
 
     The tensors of the content stay on the disk.
@@ -191,8 +231,11 @@ def newest_checkpoint(folder: Path, run: str | None = None) -> tuple[Path | None
     for path, content in find_checkpoints(folder):
         if isinstance(content, str):
             torn.append(content)
-        elif path.name != BEST and (run is None or content.get(ENTRY, {}).get("run") == run):
+        elif path.name != BEST and (run is None or run_of(content) == run):
             found.append((order_of(content, f"checkpoint {path}"), path.name == LAST, path))
+    # Sizes tell that a file is cut short, and not that a disk has lost bits. To compare every byte of every file would
+    # read the whole folder, so that only the checkpoint that is wanted is compared, and the one before it where that
+    # fails.
     for *_, path in sorted(found, reverse=True):
         try:
             check_bytes(path)
@@ -209,14 +252,14 @@ def check_bytes(path: Path) -> None:
     Parts that are missing are passed over. ValueError where bytes differ.
     """
     content = read_archive(path, "checkpoint", every_byte=True)
-    entry = read_entry(content, f"checkpoint {path}") or {"parts": {}}
-    for name in entry["parts"]:
+    entry = read_entry(content, f"checkpoint {path}")
+    for name in entry["parts"] if entry else ():
         part = path.with_name(name)
         if part.exists():
             read_archive(part, "checkpoint part", every_byte=True)
 
 
-def _torn_part(path: Path, entry: Mapping[str, Any]) -> str | None:
+def _torn_part(path: Path, entry: Manifest) -> str | None:
     for name, size in entry["parts"].items():
         part = path.with_name(name)
         found = part.stat().st_size if part.exists() else None
@@ -250,18 +293,17 @@ class FolderContent(NamedTuple):
     """
 
     own: dict[str, Order]
-    best: Mapping[str, Any] | None
+    best: Mapping[str, object] | None
     others: list[Path]
 
 
 def checkpoints_of(folder: Path, run: str) -> FolderContent:
     """Sort the checkpoints of a folder by whether a run saved them."""
     own = dict[str, Order]()
-    best: Mapping[str, Any] | None = None
+    best: Mapping[str, object] | None = None
     others = list[Path]()
     for path, content in find_checkpoints(folder):
-        entry = None if isinstance(content, str) else content.get(ENTRY)
-        if isinstance(content, str) or entry is None or entry.get("run") != run:
+        if isinstance(content, str) or run_of(content) != run:
             others.append(path)
         elif path.name == BEST:
             best = content
@@ -270,6 +312,8 @@ def checkpoints_of(folder: Path, run: str) -> FolderContent:
     return FolderContent(own, best, others)
 
 
+# They are moved and not removed: who begins anew in an old folder by mistake loses nothing. A folder for each time
+# keeps their names, which `--ckpt_path` then takes.
 def set_aside(checkpoints: list[Path], folder: Path) -> Path:
     """Move checkpoints and their parts to a new folder `earlier-N`, and return it."""
     number = next(n for n in range(1, 1_000_000) if not (folder / f"earlier-{n}").exists())

@@ -13,10 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 from torchrl_gpu.system.archives import ENTRY
 from torchrl_gpu.system.machine import commit, version
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Trainer
 
 Change = tuple[object, object]
 """An option of a run: as it was, and as it is."""
@@ -40,7 +43,7 @@ _SAME_RESULTS = (
 )
 
 
-def run_record(config: Mapping[str, Any] | None, module: object = None) -> dict[str, Any]:
+def run_record(config: Mapping[str, object] | None, module: object = None) -> dict[str, object]:
     """Build the record of a run for its checkpoints, as plain data.
 
     Tokens and passwords of its configuration are left out.
@@ -85,11 +88,15 @@ def changed_options(saved: object, now: object, groups: tuple[str, ...] = ("mode
     return {name: (old, new) for name, (old, new) in pairs.items() if old != new}
 
 
-def saved_option(checkpoint: Mapping[str, Any], name: str) -> Any:
-    """Return an option of the run that saved a checkpoint, or None if unknown."""
+def saved_config(checkpoint: Mapping[str, object]) -> object:
+    """Return the configuration of the run that saved a checkpoint, or None if unknown."""
     record = checkpoint.get(ENTRY)
-    config = record.get("config") if isinstance(record, Mapping) else None
-    return dict(_flat(config)).get(name)
+    return record.get("config") if isinstance(record, Mapping) else None
+
+
+def saved_option(checkpoint: Mapping[str, object], name: str) -> object:
+    """Return an option of the run that saved a checkpoint, or None if unknown."""
+    return dict(_flat(saved_config(checkpoint))).get(name)
 
 
 def resumed_changes(saved: object, now: object) -> dict[str, Change]:
@@ -157,6 +164,7 @@ def in_words(changed: Mapping[str, Change]) -> str:
     return text
 
 
+# Options are compared by the names that the command line gives them, so that a message names what a user can type.
 def _flat(config: object, name: str = "") -> Iterator[tuple[str, object]]:
     """Yield the leaves by the names that the command line gives them."""
     if isinstance(config, Mapping):
@@ -177,7 +185,17 @@ def _short(value: object) -> str:
     return text if len(text) <= 40 else text[:39] + "…"
 
 
-def results_folder(module: Any, checkpoint: Mapping[str, Any] | None) -> tuple[Path, dict[str, Any]]:
+class TestedModule(Protocol):
+    """What the folder of results depends on."""
+
+    @property
+    def trainer(self) -> Trainer: ...
+
+    @property
+    def run_config(self) -> Mapping[str, object] | None: ...
+
+
+def results_folder(module: TestedModule, checkpoint: Mapping[str, object] | None) -> tuple[Path, dict[str, object]]:
     """Return the folder for results of `test` and `predict`, and what was tested.
 
     Results of a run's own weights by its own options lie in its folder. Other weights, none, other options and other
@@ -189,7 +207,8 @@ def results_folder(module: Any, checkpoint: Mapping[str, Any] | None) -> tuple[P
     if trainer.state.fn == "fit":
         return root, {"checkpoint": None}
     path = None if trainer.ckpt_path is None else Path(str(trainer.ckpt_path))
-    about: dict[str, Any] = {"checkpoint": None if path is None else path.name}
+    file_name = None if path is None else path.name
+    about: dict[str, object] = {"checkpoint": file_name}
     changed = _tested_options((checkpoint or {}).get(ENTRY), module.run_config)
     if changed:
         about["options"] = {name: str(value) for name, value in changed.items()}
@@ -197,7 +216,7 @@ def results_folder(module: Any, checkpoint: Mapping[str, Any] | None) -> tuple[P
         own = path is None
     else:
         own = path is not None and root.resolve() in path.resolve().parents
-    if own and not changed and _is_of(root, about["checkpoint"]):
+    if own and not changed and _is_of(root, file_name):
         return root, about
     words = ["untrained" if path is None else path.stem]
     # The name of the folder says which other run the weights belong to.

@@ -9,7 +9,7 @@ import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lightning.pytorch import Trainer
 from lightning.pytorch.trainer.connectors.checkpoint_connector import _CheckpointConnector
@@ -18,9 +18,9 @@ from packaging.version import InvalidVersion, Version
 from torch import Tensor
 
 from torchrl_gpu.checkpoints.files import order_of
-from torchrl_gpu.checkpoints.record import changed_options, in_words
+from torchrl_gpu.checkpoints.record import changed_options, in_words, saved_config
 from torchrl_gpu.policies.weights import check_weights, unpacked_state
-from torchrl_gpu.system.archives import ENTRY, read_archive
+from torchrl_gpu.system.archives import read_archive
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _OLDEST = Version("2.0")
 
 
-def open_checkpoint(path: str | Path) -> dict[str, Any]:
+def open_checkpoint(path: str | Path) -> dict[str, object]:
     """Read a checkpoint and compare every byte with its checksums.
 
     ValueError for anything that is no checkpoint of a run.
@@ -55,7 +55,7 @@ def open_checkpoint(path: str | Path) -> dict[str, Any]:
     return content
 
 
-def check_resumed(path: str | Path, content: Mapping[str, Any], module: nn.Module) -> None:
+def check_resumed(path: str | Path, content: Mapping[str, object], module: nn.Module) -> None:
     """Check that a module can take the weights of a checkpoint.
 
     The `strict_loading` of the module, if False, allows other keys. ValueError where weights are not finite or belong
@@ -64,27 +64,30 @@ def check_resumed(path: str | Path, content: Mapping[str, Any], module: nn.Modul
     where = f"checkpoint {path}"
     strict = getattr(module, "strict_loading", True)
     try:
-        weights = unpacked_state(where, module, content["state_dict"])
+        state = content["state_dict"]
+        assert isinstance(state, Mapping), "`open_checkpoint` looks at that"
+        weights = unpacked_state(where, module, state)
         check_weights(where, weights, module, strict=strict)
     except ValueError as error:
-        saved = (content.get(ENTRY) or {}).get("config")
-        changed = changed_options(saved, getattr(module, "run_config", None))
+        changed = changed_options(saved_config(content), getattr(module, "run_config", None))
         others = {name: pair for name, pair in changed.items() if not name.endswith((".device", ".num_envs", ".seed"))}
         if not others:
             raise
         raise ValueError(f"{error}; its options were others: {in_words(others)}") from None
 
 
+# Lightning reads a checkpoint in the middle of `fit`, after everything has been built, and fails over a strange file
+# with whatever its readers raise. It has no hook before that, so that its own reader is replaced by this one.
 class CheckedRestore(_CheckpointConnector):
     """Lightning's reader of checkpoints, with one line for a malformed file.
 
     It opens a file once, even where the command line has read it before.
     """
 
-    _opened: tuple[str, dict[str, Any]] | None = None
+    _opened: tuple[str, dict[str, object]] | None = None
 
     @staticmethod
-    def install(trainer: Trainer, opened: tuple[str, dict[str, Any]] | None = None) -> None:
+    def install(trainer: Trainer, opened: tuple[str, dict[str, object]] | None = None) -> None:
         """Replace the reader of a Trainer."""
         before = trainer._checkpoint_connector
         if not isinstance(before, CheckedRestore):

@@ -11,14 +11,17 @@ import contextlib
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
-from torchrl_gpu.checkpoints.files import order_of, read_entry
+from torchrl_gpu.checkpoints.files import Manifest, order_of, read_entry
 from torchrl_gpu.system.archives import read_archive
 from torchrl_gpu.system.files import publish
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 _FOLDER = re.compile(
     r"(?P<saved_ms>\d{15})-(?P<run>[0-9a-f]{12})-(?P<id>[0-9a-f]{12})-(?P<stem>[A-Za-z0-9_-]{1,60})"
@@ -49,6 +52,9 @@ class Remote(NamedTuple):
     step: int
 
 
+# All that decides which copy is the newest stands in the name of its folder: to list names is one request, where to
+# read a manifest of each would be as many as there are copies. A clock is in it for people alone. The number of the
+# upload orders what generation and updates leave equal, such as two runs that save to one place in turn.
 class CheckpointStorage:
     """Checkpoints below a URL that fsspec reaches, such as "s3://bucket/runs/packing".
 
@@ -72,14 +78,14 @@ class CheckpointStorage:
             ) from error
         self.url = url
 
-    def _open(self) -> tuple[Any, str]:
+    def _open(self) -> tuple[AbstractFileSystem, str]:
         import fsspec
 
         files, path = fsspec.core.url_to_fs(self.url)
         files.invalidate_cache()
         return files, path.rstrip("/")
 
-    def put(self, entry: Mapping[str, Any], checkpoint: Path, parts: Sequence[Path]) -> str:
+    def put(self, entry: Manifest, checkpoint: Path, parts: Sequence[Path]) -> str:
         """Upload a checkpoint and return its folder.
 
         An interrupted upload leaves a folder that is never fetched.

@@ -12,10 +12,13 @@ import json
 import math
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from torchrl_gpu.cli.parser import OneLineParser, positive
 from torchrl_gpu.system import arguments
+
+if TYPE_CHECKING:
+    from torchrl_gpu.cli.lightning_cli import PackageCLI
 
 WHERE = "torchrl-gpu cost"
 
@@ -50,7 +53,27 @@ def main(argv: list[str]) -> None:
     print(json.dumps(result, indent=2) if args.json else _in_words(args.config, result))
 
 
-def estimate(updates: int, rate: Rate, price: float | None) -> dict[str, Any]:
+class Estimate(TypedDict):
+    """Hours of a run, and their cost.
+
+    Attributes:
+        updates: Of the run.
+        updates_per_s: Its rate.
+        source: Where the rate is from.
+        hours: Of training.
+        price_per_hour: Of the machine, USD; None where none was given.
+        cost: USD; None without a price.
+    """
+
+    updates: int
+    updates_per_s: float
+    source: str
+    hours: float
+    price_per_hour: float | None
+    cost: float | None
+
+
+def estimate(updates: int, rate: Rate, price: float | None) -> Estimate:
     """Hours of a run, and their cost where there is a price."""
     hours = updates / rate.updates_per_s / 3600
     return {
@@ -63,22 +86,24 @@ def estimate(updates: int, rate: Rate, price: float | None) -> dict[str, Any]:
     }
 
 
-def measured(cli: Any, seconds: float) -> Rate:
+def measured(cli: PackageCLI, seconds: float) -> Rate:
     """Measure the rate of a run that is stopped after `seconds`.
 
     Its warm-up and its first training step do not count.
     """
-    from lightning.pytorch import Callback
+    from lightning.pytorch import Callback, LightningModule, Trainer
 
     from torchrl_gpu.device import now
     from torchrl_gpu.system import machine
+    from torchrl_gpu.training.trainer_fields import callbacks_of
 
     class Clock(Callback):
         begun: tuple[float, int] | None = None
         ended: tuple[float, int] | None = None
 
-        def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any) -> None:
+        def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: object) -> None:
             at = now(pl_module.device), trainer.global_step
+            # The clock starts behind the first step, which compiles and fills caches.
             if self.begun is None:
                 self.begun = at
             else:
@@ -86,7 +111,7 @@ def measured(cli: Any, seconds: float) -> Rate:
                 trainer.should_stop |= at[0] - self.begun[0] >= seconds
 
     clock = Clock()
-    cli.trainer.callbacks.append(clock)
+    callbacks_of(cli.trainer).append(clock)
     cli.trainer.fit(cli.model, datamodule=cli.datamodule)
     if clock.begun is None or clock.ended is None:
         raise ValueError(f"{WHERE}: the run ended before its second training step, so that nothing could be measured")
@@ -111,10 +136,11 @@ def recorded(run: Path) -> Rate:
             rates += [event.value for event in logs.Scalars(tag) if math.isfinite(event.value) and event.value > 0]
     if not rates:
         raise ValueError(f"{WHERE}: --run must be a folder with TensorBoard logs of {tag}; got none in {run}")
+    # A mean would count the pauses for validation and saving.
     return Rate(median(rates), f"the median of {len(rates)} readings in {run}")
 
 
-def _in_words(config: str, result: dict[str, Any]) -> str:
+def _in_words(config: str, result: Estimate) -> str:
     rate, hours = result["updates_per_s"], result["hours"]
     duration = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
     lines = [f"{config}: {result['updates']:,} updates at {rate:.3g} updates/s: {duration}"]

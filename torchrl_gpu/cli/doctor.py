@@ -77,10 +77,12 @@ def examine(*, full: bool = False) -> list[Finding]:
     from torchrl_gpu import native
     from torchrl_gpu.system.self_tests import forget_results
 
+    # An old result would hide what has changed since, such as a driver.
     forget_results()
     print(
         "torchrl-gpu doctor: trying what there is; some seconds, a minute where kernels are compiled", file=sys.stderr
     )
+    # A wheel brings kernels for any machine. Tuned ones are compiled for this processor.
     if full:
         # The reason for an error is in the report.
         with contextlib.suppress(native.CompilerError):
@@ -227,6 +229,7 @@ def _torch_compile(full: bool) -> Finding:
     return _finding("compile", "torch.compile", failure("torch_compile", device), f"a few operators on {device}")
 
 
+# To compile something would tell more, and takes up to a minute. What is missing most often can be seen.
 def compile_problem() -> str:
     """Return what torch.compile lacks on a CPU, "" for nothing.
 
@@ -345,6 +348,7 @@ def cuda_graph(device: str) -> str:
 
     graph = capture_cuda(body, there)
     x.zero_()
+    # Two replays that draw the same numbers would be the fault of a generator that the graph does not know.
     draws = []
     for number in range(1, 4):
         graph.replay()

@@ -24,6 +24,7 @@ def main(argv: list[str]) -> None:
     for path in args.videos:
         if not path.exists():
             raise FileNotFoundError(f"{WHERE}: there is no video or folder {path}")
+    # Before anything heavy is loaded, as what follows takes minutes.
     if out.exists():
         raise FileExistsError(f"{WHERE}: --output must be a folder that is not there yet; got {out}")
     from torchrl_gpu.demonstrations import load_demonstrations, save_store

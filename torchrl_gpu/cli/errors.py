@@ -37,6 +37,9 @@ _NO_MEMORY = re.compile(
 )
 
 
+# An error of our own code must keep its traceback, or nobody could mend it; one that the user can correct is lost in a
+# traceback. Which of both it is, its class alone does not tell: a ValueError may come from either. So the module that
+# raised it counts, and further classes are listed above.
 def is_for_user(error: BaseException) -> bool:
     """Return whether the user can correct an error.
 
@@ -98,6 +101,7 @@ def one_line(error: BaseException, options: Iterable[str] = ()) -> str:
 
 def root_error(error: BaseException) -> BaseException:
     """Return the error as it was first raised, without the wrapping of jsonargparse."""
+    # jsonargparse raises an error of its own over that of a constructor, whose message says more.
     while _raised_by(error)[0] == "jsonargparse":
         inner = error.__cause__ or error.__context__
         if inner is None:

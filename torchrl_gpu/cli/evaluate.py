@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from torchrl_gpu.cli.parser import OneLineParser, whole
 from torchrl_gpu.system import arguments
@@ -34,6 +34,7 @@ def main(argv: list[str]) -> None:
         if argv and argv[0] in task.evaluations:
             load_part(task.evaluations[argv[0]])(argv)
             return
+    # A first word that is no option is the name of a config.
     args, words = _config_parser().parse_run(["--config", *argv] if argv and argv[0][0] != "-" else argv)
     _check(args)
     started = time.perf_counter()
@@ -43,7 +44,7 @@ def main(argv: list[str]) -> None:
 
 
 def write_tables(
-    suite: Suite[Any, Any], tables: Iterator[dict[str, Any]], args: argparse.Namespace, name: str, started: float
+    suite: Suite, tables: Iterator[dict[str, object]], args: argparse.Namespace, name: str, started: float
 ) -> None:
     """Make the tables of an evaluation, and write them as JSON if asked to.
 
@@ -54,9 +55,10 @@ def write_tables(
     from torchrl_gpu.system.console import progress
 
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in vars(args).items()}
-    result = {"evaluation": name, "arguments": plain}
+    result: dict[str, object] = {"evaluation": name, "arguments": plain}
     result |= {"machine": machine.describe(suite.env.device)}
     with progress(WHERE) as suite.announce:
+        # Written after every table, so that a long evaluation that is ended keeps what it has.
         for found in tables:
             result |= found | {"elapsed_s": time.perf_counter() - started}
             if args.output:
@@ -105,7 +107,7 @@ def _check(args: argparse.Namespace) -> None:
         load_mujoco()
 
 
-def _by_config(args: argparse.Namespace, words: list[str]) -> tuple[Suite[Any, Any], Iterator[dict[str, Any]]]:
+def _by_config(args: argparse.Namespace, words: list[str]) -> tuple[Suite, Iterator[dict[str, object]]]:
     from torchrl_gpu.cli.loading import load_run
     from torchrl_gpu.device import get_device
     from torchrl_gpu.evaluation.suite import TableOptions
@@ -120,11 +122,11 @@ def _by_config(args: argparse.Namespace, words: list[str]) -> tuple[Suite[Any, A
     own += [] if args.batch is None else [f"--data.batch_size={args.batch}"]
     cli, saved = load_run("evaluate", [*own, *words], args.ckpt_path)
     suite = suite_of(cli.model, "test", args.cases)
-    result: dict[str, Any] = {"config": {"test": cli.config_dump}, "seed": suite.env.seed, "checkpoint": None}
+    result: dict[str, object] = {"config": {"test": cli.config_dump}, "seed": suite.env.seed, "checkpoint": None}
     if saved is not None:
         result["checkpoint"] = {"path": args.ckpt_path} | {name: saved.get(name) for name in ("global_step", "frames")}
 
-    def tables() -> Iterator[dict[str, Any]]:
+    def tables() -> Iterator[dict[str, object]]:
         options = TableOptions(**{each.name: getattr(args, each.name) for each in fields(TableOptions)})
         # The keys are an ordered set.
         notes: dict[str, None] = {}

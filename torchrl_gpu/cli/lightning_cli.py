@@ -15,14 +15,14 @@ import warnings
 from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import yaml
 from jsonargparse import Namespace
 from lightning.fabric.connector import _PRECISION_INPUT
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
-from lightning.pytorch.cli import LightningCLI, SaveConfigCallback
+from lightning.pytorch.cli import ArgsType, LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
@@ -77,7 +77,7 @@ class _Trainer(Trainer):
 class SaveConfig(SaveConfigCallback):
     """Saves the resolved configuration beside the logs, without tokens and passwords."""
 
-    def __init__(self, parser: Any, config: Any, **kwargs: Any) -> None:
+    def __init__(self, parser: LightningArgumentParser, config: Namespace, **kwargs: Any) -> None:
         from torchrl_gpu.checkpoints.record import is_secret
 
         model = config.get("model")
@@ -88,8 +88,10 @@ class SaveConfig(SaveConfigCallback):
         config.trainer.callbacks = copy.deepcopy(config.trainer.callbacks)
         callbacks = config.trainer.callbacks or []
         for callback in callbacks if isinstance(callbacks, list) else [callbacks]:
-            arguments: Any = getattr(callback, "init_args", None)
-            for name in [] if arguments is None else list(vars(arguments)):
+            arguments: Namespace | None = getattr(callback, "init_args", None)
+            if arguments is None:
+                continue
+            for name in list(vars(arguments)):
                 if is_secret(name):
                     arguments[name] = None
         # The config was valid when it was parsed.
@@ -99,7 +101,7 @@ class SaveConfig(SaveConfigCallback):
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Save nothing yet, so that a run that does not begin leaves an earlier file."""
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: object) -> None:
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
             super().setup(trainer, pl_module, "fit")
 
@@ -119,7 +121,7 @@ class PackageCLI(LightningCLI):
         self.gone_back = gone_back
         self.given = args
         # A shortened option is more often a misspelt one.
-        strict: dict[str, Any] = {"exit_on_error": False, "allow_abbrev": False}
+        strict: dict[str, object] = {"exit_on_error": False, "allow_abbrev": False}
         super().__init__(
             args=[subcommand, *args],
             trainer_class=_Trainer,
@@ -134,19 +136,21 @@ class PackageCLI(LightningCLI):
         """The arguments of the Trainer's method that cannot be set from outside."""
         return {self.name: LightningCLI.subcommands()[self.name] | {"weights_only", "verbose"}}
 
-    def parse_arguments(self, parser: Any, args: Any) -> None:
+    def parse_arguments(self, parser: LightningArgumentParser, args: ArgsType) -> None:
         """Fill `self.config`.
 
         ValueError, in one line, where the command line or a config is wrong.
         """
         own = self._subcommand_parsers[self.name]
+        # The constructor gives them in this form.
+        words = cast("list[str]", args)
         try:
-            _import_short_names(args)
-            if any(arg.startswith("--print_config") for arg in args):
+            _import_short_names(words)
+            if any(word.startswith("--print_config") for word in words):
                 # This prints the config and exits.
-                self.config = parser.parse_args(args)
+                self.config = parser.parse_args(words)
             # `parser` would parse once more what the subcommand's own parser has made.
-            self.config = Namespace({"subcommand": self.name, self.name: own.parse_args(args[1:])})
+            self.config = Namespace({"subcommand": self.name, self.name: own.parse_args(words[1:])})
         except Exception as error:
             if not is_for_user(error):
                 raise
@@ -187,6 +191,8 @@ class PackageCLI(LightningCLI):
                 found = "multiplies bfloat16" if fast else "has no products in bfloat16"
                 rank_zero_info(f"precision {trainer.precision}: this {device.type} {found}")
 
+    # A fixed number would be simpler. But a GPU is idle with as many environments as suit a CPU, and a run that goes on
+    # on another machine must keep its number, or it would be another run.
     def _settle_num_envs(self) -> None:
         """Replace `num_envs: auto` by the number of the checkpoint, or of the device.
 
@@ -195,7 +201,7 @@ class PackageCLI(LightningCLI):
         # This brings torchrl.
         from torchrl_gpu.envs.base import AUTO
 
-        model: Any = self.model
+        model = self.model
         env = _inner(self._get(self.config, "model"), "init_args", "env")
         options = _inner(env, "init_args")
         if _inner(options, "num_envs") != AUTO or not hasattr(model, "set_num_envs"):
@@ -246,6 +252,8 @@ class PackageCLI(LightningCLI):
         number = saved_option(content, name)
         return None if number is None else whole(f"checkpoint {path}", name, number, 1, MOST_ENVS)
 
+    # A config names the folder of a run and that of its logs, and who changes the first by an option expects the second
+    # to follow. YAML's own references would not see the option.
     def _move_loggers(self) -> None:
         """Move loggers from the run folder of the config to that of the command line."""
         trainer = self._get(self.config, "trainer")
@@ -255,9 +263,9 @@ class PackageCLI(LightningCLI):
         if before is None or before == root or any("save_dir" in arg for arg in self.given):
             return
         for logger in loggers:
-            arguments: Any = getattr(logger, "init_args", None)
+            arguments: Namespace | None = getattr(logger, "init_args", None)
             folder = None if arguments is None else arguments.get("save_dir")
-            if folder is not None and Path(before) in (Path(folder), *Path(folder).parents):
+            if arguments is not None and folder is not None and Path(before) in (Path(folder), *Path(folder).parents):
                 arguments.save_dir = str(Path(root) / Path(folder).relative_to(before))
 
     def _configured(self, kind: type[Value], *keys: str) -> Value | None:
@@ -291,7 +299,7 @@ class PackageCLI(LightningCLI):
         make_env = getattr(self.model, "make_env", None)
         if make_env is not None:
             make_env(self.trainer.strategy.root_device, self.trainer.global_rank if self.name == "fit" else 0)
-        model: Any = self.model
+        model = self.model
         if hasattr(model, "run_config"):
             self._dump_config()
             model.run_config = dict(self.config_dump)
@@ -304,9 +312,11 @@ class PackageCLI(LightningCLI):
         CheckedRestore.install(self.trainer, opened)
 
     _found: str | None = None
-    _opened: tuple[str, dict[str, Any]] | None = None
+    _opened: tuple[str, dict[str, object]] | None = None
 
-    def _open_checkpoint(self) -> tuple[str, dict[str, Any]] | None:
+    # A checkpoint may be large, and is asked for three times: before anything is built, for the number of environments,
+    # and for its weights. It is read once and kept until then.
+    def _open_checkpoint(self) -> tuple[str, dict[str, object]] | None:
         # This brings torchrl, and --help does without it.
         from torchrl_gpu.checkpoints.resume import open_checkpoint
 
@@ -326,7 +336,7 @@ class PackageCLI(LightningCLI):
             return None
         return str(path)
 
-    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, Any]:
+    def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, object]:
         shows_own_table = subcommand in ("validate", "test") and getattr(self.datamodule, "shows_own_table", False)
         silent = {"verbose": False} if shows_own_table else {}
         found = {} if self._found is None else {"ckpt_path": self._found}
@@ -377,6 +387,8 @@ class PackageCLI(LightningCLI):
             super()._run_subcommand(subcommand)
 
 
+# Lightning would say that a state key is there twice, which tells nobody that a `+=` on the command line has added a
+# second one.
 def _refuse_twins(callbacks: list[Callback]) -> None:
     """Refuse two callbacks whose state a checkpoint would hold under one name.
 
@@ -401,7 +413,7 @@ def _an_option(callback: Callback) -> str:
     return names[0] if names else "NAME"
 
 
-def _plain_strings(node: Any) -> None:
+def _plain_strings(node: Namespace | dict[str, object]) -> None:
     """Replace members of string enums by strings, in place.
 
     Lightning's defaults hold some, and YAML has none.
@@ -415,6 +427,7 @@ def _plain_strings(node: Any) -> None:
                 _plain_strings(inner)
 
 
+# To import all of this package would be simpler, and `--help` would take seconds more.
 def _import_short_names(args: list[str]) -> None:
     """Import the classes of this package that are named without their module.
 
@@ -434,7 +447,7 @@ def _import_short_names(args: list[str]) -> None:
         importlib.import_module(f"torchrl_gpu.{name}")
 
 
-def _check_types(node: Any) -> None:
+def _check_types(node: Namespace | list[object]) -> None:
     """Refuse a class that is given to an argument without a type annotation.
 
     jsonargparse would not build it.
@@ -456,7 +469,7 @@ def _check_types(node: Any) -> None:
             )
 
 
-def _inner(node: Any, *names: str) -> Any:
+def _inner(node: object, *names: str) -> Any:
     """Return what lies below a part of a config under these names, or None."""
     for name in names:
         node = node.get(name) if isinstance(node, Namespace) else None
@@ -484,6 +497,7 @@ def run(subcommand: str, args: list[str]) -> None:
     gone_back = 0
     checkpoint: Path | None = None
     while True:
+        # Built anew from the same words: nothing of the run that diverged is left, such as the state of its optimizer.
         again = args if checkpoint is None else [*args, f"--ckpt_path={checkpoint}"]
         try:
             PackageCLI(subcommand, again, gone_back=gone_back)

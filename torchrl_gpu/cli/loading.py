@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from torchrl_gpu.cli.lightning_cli import PackageCLI, build
 from torchrl_gpu.cli.parser import resolve_configs
@@ -14,6 +15,7 @@ from torchrl_gpu.evaluation.suite import Suite
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.system.archives import read_archive
 from torchrl_gpu.training.data.episodes import suite_of
+from torchrl_gpu.training.run import EnvRun
 
 
 @dataclass(frozen=True)
@@ -31,12 +33,12 @@ class LoadedPolicy:
     policy: Policy
     name: str
     version: int | None = None
-    suite: Suite[Any, Any] | None = None
-    config: dict[str, Any] | None = None
+    suite: Suite | None = None
+    config: Mapping[str, object] | None = None
     is_stopgap: bool = False
 
 
-def load_run(word: str, args: list[str], ckpt_path: str | None) -> tuple[PackageCLI, dict[str, Any] | None]:
+def load_run(word: str, args: list[str], ckpt_path: str | None) -> tuple[PackageCLI, dict[str, object] | None]:
     """Build the objects of a config, and load the checkpoint of its weights.
 
     The module is on the Trainer's device.
@@ -48,11 +50,12 @@ def load_run(word: str, args: list[str], ckpt_path: str | None) -> tuple[Package
     cli = build("test", resolve_configs([*args, *weights, "--trainer.logger=false"]))
     if ckpt_path is not None and cli.checkpoint is None:
         raise ValueError(f"{word}: --ckpt_path must be a file, last or best, not {ckpt_path!r}")
-    module: Any = cli.model
+    module = cli.model
     for method in ("policy_for", "learner_name", "compare"):
         if not hasattr(module, method):
             raise ValueError(f"{word}: {type(module).__name__} has no {method}, as OffPolicy has")
     module.trainer = cli.trainer
+    # What `Trainer.test` would do before its loop.
     cli.trainer.strategy.connect(module)
     module.setup("test")
     if cli.datamodule is not None:
@@ -77,15 +80,18 @@ def load_policy(
     it is the trained one, or without a checkpoint the first of the suite's `preferred` ones that there is.
     """
     cli, saved = load_run("play", args, ckpt_path)
-    module: Any = cli.model
+    module = cast("EnvRun", cli.model)
     suite = suite_of(module, stage)
     policies: dict[str, Policy] = {"random": RandomActions(suite.env), **suite.pretrained(), **suite.baselines()}
     policies |= suite.policies_of(module)
     untrained = next(name for name in (*suite.preferred, *policies) if name in policies)
     name = wanted or (untrained if saved is None else module.learner_name)
+    # A shell splits a name at its spaces.
     name = next((each for each in policies if each.replace(" ", "-") == name), name)
     if name not in policies:
         raise ValueError(f"play: --policy must be one of {', '.join(policies)}; got {name!r}")
-    version = saved.get("global_step") if saved is not None and name == module.learner_name else None
+    version = None
+    if saved is not None and name == module.learner_name:
+        version = cast("int | None", saved.get("global_step"))
     is_stopgap = name == "random" and wanted is None
     return LoadedPolicy(suite.play_in(num_envs), policies[name], name, version, suite, module.run_config, is_stopgap)

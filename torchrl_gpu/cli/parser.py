@@ -94,10 +94,13 @@ class OneLineParser(argparse.ArgumentParser):
         raise ValueError(f"{self.prog}: {message}")
 
 
+# argparse takes the last one in silence.
 class _Once(argparse.Action):
     """An option that may be given once."""
 
-    def __call__(self, parser: argparse.ArgumentParser, namespace: Any, value: Any, option: str | None = None) -> None:
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: object, option: str | None = None
+    ) -> None:
         if getattr(namespace, self.dest) is not None:
             parser.error(f"{option} stands there twice, {getattr(namespace, self.dest)} and {value}: name one of them")
         setattr(namespace, self.dest, value)
@@ -180,6 +183,8 @@ def check_arguments(args: list[str], others: Iterable[str] = ()) -> None:
             close = difflib.get_close_matches(head, sorted({*OPTIONS, *others}))
             such_as = f"; did you mean {', '.join(close)}?" if close else ""
             raise ValueError(f"command line or config: unknown option {name!r}{such_as}")
+        # jsonargparse reads options in their order: a class named later forgets the arguments given for it before, in
+        # silence.
         lost = next((each for each in given if each.startswith((f"{name}.", f"{name}+"))), None)
         if lost is not None and not option.endswith("+"):
             raise ValueError(f"command line: --{name} would replace --{lost} before it: put it first")

@@ -76,7 +76,7 @@ def _load(
     streams = EnvStreams(server, view, names, args.width, args.height, decide, played.name)
     streams.warm_up()
     server.state(policy=f"{played.name}, nothing is trained" if played.is_stopgap else played.name)
-    version = {} if played.version is None else {"policy_version": played.version}
+    version: dict[str, object] = {} if played.version is None else {"policy_version": played.version}
     return played, ViewerSession(player, server, streams, args.speed, version)
 
 

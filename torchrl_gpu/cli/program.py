@@ -119,6 +119,7 @@ def _dispatch(argv: list[str], program: str) -> int | None:
     elif subcommand == "--version":
         print(f"torchrl_gpu {__version__}")
     elif subcommand in TRAINER_SUBCOMMANDS:
+        # Looked at here, as to load Lightning for a misspelt option would take seconds.
         args = resolve_configs(rest)
         check_arguments(args)
         builds = ("-c", "-h", "--config", "--model", "--print_config")
@@ -133,6 +134,7 @@ def _dispatch(argv: list[str], program: str) -> int | None:
         status: int | None = module.main(rest)
         return status
     else:
+        # Two packages bring a program `lightning`, of which one lies on the PATH. The words of the other still work.
         for script in _sdk_scripts() if program == "lightning" else ():
             return script.load()()
         raise ValueError(f"{program}: {subcommand!r} must be one of the subcommands {', '.join(listed)}")

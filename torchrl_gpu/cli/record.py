@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from torchrl_gpu.cli.parser import OneLineParser, whole
 from torchrl_gpu.demonstrations import CHOICES
 
 if TYPE_CHECKING:
+    from tensordict import NestedKey
     from torchrl.data import TensorSpec
 
     from torchrl_gpu.cli.loading import LoadedPolicy
@@ -172,7 +173,7 @@ def record(
     return frames
 
 
-def _state_key(env: BatchedEnv) -> Any:
+def _state_key(env: BatchedEnv) -> NestedKey | None:
     """Return the key of the vector that an environment shows, None for none."""
     for key, spec in env.observation_spec.items(True, True):
         if key in ("observation", "state") and spec.ndim == 2 and spec.dtype.is_floating_point:
@@ -192,6 +193,7 @@ def record_rows(played: LoadedPolicy, args: argparse.Namespace, progress: Callab
     assert played.suite is not None
     demonstrations = play_rows(played.suite, played.policy, args.episodes, progress)
     demonstrations.about |= {"task": args.task, "policy": played.name, "ckpt_path": args.ckpt_path}
+    # Who learns from them later can tell from what policy and environment they are.
     demonstrations.about |= run_record(played.config)
     memmap.save(demonstrations, args.output)
     return len(demonstrations)
@@ -217,5 +219,5 @@ def _form(spec: TensorSpec) -> tuple[str, tuple[int, ...]]:
     return str(spec.dtype).removeprefix("torch."), tuple(spec.shape[1:]) or (1,)
 
 
-def _array(value: Any) -> np.ndarray:
+def _array(value: object) -> np.ndarray:
     return np.asarray(value.cpu() if hasattr(value, "cpu") else value)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from torchrl_gpu.cli.parser import CLASSES_HELP, TOKEN_VARIABLES, check_checkpoint_path, resolve_configs
 from torchrl_gpu.serving.ending import Flag, hangups, until_told_to_end
 
 if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+
     from torchrl_gpu.streaming import RosBridge
 
 WHERE = "torchrl-gpu ros"
@@ -29,7 +31,7 @@ def main(argv: list[str]) -> None:
     from torchrl_gpu.policies.registry import import_classes
 
     path = args.pop("policy")
-    loading = {"device": args.pop("device"), "classes": import_classes(WHERE, args.pop("classes"))}
+    loading: _Loading = {"device": args.pop("device"), "classes": import_classes(WHERE, args.pop("classes"))}
     page = args.pop("server")
     on_page = args.pop("page")
     args.pop("config")
@@ -38,9 +40,19 @@ def main(argv: list[str]) -> None:
         _run(path, loading, page if on_page else None, args, again)
 
 
-def _run(
-    path: str | None, loading: dict[str, Any], page: dict[str, Any] | None, args: dict[str, Any], again: Flag
-) -> None:
+class _Loading(TypedDict):
+    """How the file of a policy is loaded, each time.
+
+    Attributes:
+        device: Where it decides.
+        classes: Classes of the user's that the file may name.
+    """
+
+    device: str
+    classes: Sequence[type]
+
+
+def _run(path: str | None, loading: _Loading, page: dict[str, Any] | None, args: dict[str, Any], again: Flag) -> None:
     server = None
     with until_told_to_end() as ending, ending.at_once():
         from torchrl_gpu.policies import load_policy
@@ -77,6 +89,7 @@ def _swap(bridge: RosBridge, path: str | None, device: str, classes: Sequence[ty
     from torchrl_gpu.policies import load_policy
 
     try:
+        # The policy before decides until this one is loaded.
         policy = load_policy(path or "", device, classes=classes)
         bridge.swap(policy)
     except Exception as error:
@@ -90,7 +103,7 @@ def _say(line: str) -> None:
         print(line, flush=True)
 
 
-def _parser() -> Any:
+def _parser() -> ArgumentParser:
     from jsonargparse import ArgumentParser
 
     from torchrl_gpu.streaming import RosBridge, StreamServer

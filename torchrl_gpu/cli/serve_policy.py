@@ -10,7 +10,7 @@ not listed go to it, as in `lightning test`.
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torchrl_gpu.cli.parser import TOKEN_VARIABLES, OneLineParser, check_checkpoint_path, whole
 from torchrl_gpu.serving.ending import until_told_to_end
@@ -28,6 +28,7 @@ def main(argv: list[str]) -> None:
         raise ValueError(
             f"{WHERE}: name a checkpoint{'' if words else ', --pallets or both'}: there is nothing to serve"
         )
+    # Loading takes seconds, and is broken off at once; a server that runs ends in order.
     with until_told_to_end() as ending, ending.at_once():
         import torch
 
@@ -95,7 +96,7 @@ def _env_of(words: list[str], device: str) -> BatchedEnv:
 
     words = [*words, "--model.env.num_envs=1", f"--model.env.device={device}"]
     words += ["--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.logger=false"]
-    model: Any = build("test", words).model
+    model = build("test", words).model
     env = getattr(model, "env", None)
     if not isinstance(env, BatchedEnv) or not describe_environment(env):
         raise ValueError(f"{WHERE}: --config must be of a run that packs; {type(model).__name__} does not")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torchrl_gpu.callbacks.env_streams import EnvStreams
     from torchrl_gpu.evaluation.player import Player
     from torchrl_gpu.serving.ending import Flag
+    from torchrl_gpu.streaming import StreamServer
 
 COMMANDS = ("pause", "resume", "step", "reset", "slower", "faster")
 # Steps a second.
@@ -34,7 +35,7 @@ class ViewerSession:
     def __init__(
         self,
         player: Player,
-        server: Any,
+        server: StreamServer,
         streams: EnvStreams,
         speed: float = 2.0,
         meta: dict[str, Any] | None = None,
@@ -68,7 +69,7 @@ class ViewerSession:
             self._step()
         self.streams.publish(self.version, step=self.steps, **self.meta)
 
-    def handle(self, name: str, value: Any = None) -> None:
+    def handle(self, name: str, value: object = None) -> None:
         """Carry out a viewer's command.
 
         Unknown commands and bad values are ignored.
@@ -95,6 +96,7 @@ class ViewerSession:
         self._log(done)
         self._schedule()
         if bool(done.all()):
+            # Else nobody would see how the episode ended.
             self._next += HOLD_S
 
     def _log(self, done: Tensor) -> None:

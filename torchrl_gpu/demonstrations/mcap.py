@@ -290,7 +290,7 @@ class EpisodeRecorder:
         Synchronises with the device.
         """
         at = self.time_ns
-        pictures: Any = self.view.pictures([self.row], self.width, self.height)
+        pictures = self.view.pictures([self.row], self.width, self.height)
         self.writer.write_video("/camera", pictures[0], at)
         if isinstance(self.view, Spatial):
             self.writer.write_scene("/scene", self.view.shapes(self.row), at)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ _CHUNK = 2**16
 # Odd, so that multiplying by it modulo 2⁶⁴ loses nothing.
 _PRIME = 1_000_003
 
-Facts: TypeAlias = Mapping[str, Any]
+Facts: TypeAlias = Mapping[str, object]
 """Plain data about demonstrations, as JSON holds it."""
 
 Form: TypeAlias = tuple[str, np.dtype, tuple[int, ...]]

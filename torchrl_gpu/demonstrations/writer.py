@@ -108,7 +108,7 @@ class LeRobotWriter:
         self._stream: VideoStream | None = None
         self._stats: Stats = {}
 
-    def add(self, picture: np.ndarray, row: Mapping[str, Any]) -> None:
+    def add(self, picture: np.ndarray, row: Mapping[str, object]) -> None:
         """Add a frame (H, W, 3) uint8 RGB with its row, by the names of the features."""
         if picture.shape != (self.height, self.width, 3) or picture.dtype != np.uint8:
             wanted = f"uint8 of shape {(self.height, self.width, 3)}"

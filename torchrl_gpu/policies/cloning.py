@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, cast, final
+from typing import Literal, cast, final
 
 import torch
 from tensordict import TensorDictBase
@@ -82,7 +82,7 @@ class BCPolicy(nn.Module):
         self.in_keys = list(observations)
         if not self.in_keys:
             arguments.refuse(where, "observations", "one name or more", observations)
-        norm: dict[str, Any] = {}
+        norm: dict[str, object] = {}
         if layer_norm:
             shapes = [{"normalized_shape": width} for width in self.hidden]
             norm = {"norm_class": nn.LayerNorm, "norm_kwargs": shapes}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import chain
-from typing import Any, final
+from typing import final
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -31,7 +31,7 @@ class InferencePolicy(TensorDictModuleBase):
     """
 
     def __init__(
-        self, policy: TensorDictModuleBase, space: AgentSpace, name: str, about: Mapping[str, Any] | None = None
+        self, policy: TensorDictModuleBase, space: AgentSpace, name: str, about: Mapping[str, object] | None = None
     ) -> None:
         super().__init__()
         self.policy = policy

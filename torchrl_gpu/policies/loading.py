@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from tensordict import TensorDict
@@ -33,6 +33,7 @@ from torchrl_gpu.policies.saved import (
     SavedPolicy,
     build_with_weights,
     describe_error,
+    given_arguments,
     most_bytes_for,
     origin_of,
     recorded_arguments,
@@ -170,7 +171,7 @@ def _cloned_choice(saved: SavedPolicy) -> InferencePolicy:
     space = saved.space()
     settings = saved.settings
     network = saved.registry.build("network", settings.get("network"), nn.Module)
-    given = {name: settings[name] for name in ("temperature",) if name in settings}
+    given = given_arguments(settings, "temperature")
     choice = saved.build(lambda: ClonedChoice(space, network(space), **given), "learner.")
     return InferencePolicy(PolicyWrapper(Cloned(space, choice.policy), flat=True), space, "BC", saved.about)
 
@@ -185,7 +186,7 @@ def wants_env(path: str | Path) -> bool:
     return settings is not None and "networks" in settings
 
 
-def _agent(space: AgentSpace, settings: Mapping[str, Any], registry: Registry) -> Agent:
+def _agent(space: AgentSpace, settings: Mapping[str, object], registry: Registry) -> Agent:
     """Agent that a run's settings describe, with fresh weights.
 
     It stands behind an encoder of clips if the settings have one.
@@ -198,7 +199,7 @@ def _agent(space: AgentSpace, settings: Mapping[str, Any], registry: Registry) -
     # The checkpoint holds the encoder's weights: pretrained ones need not be read again.
     norm = "frozen" if encoder.pretrained and encoder.norm == "auto" else encoder.norm
     encoder = replace(encoder, pretrained=False, norm=norm)
-    given = {name: settings[name] for name in ("shift", "reconstruction") if name in settings}
+    given = given_arguments(settings, "shift", "reconstruction")
     return FromClips(space, encoder=encoder.make, agent=make, **given)
 
 
@@ -232,7 +233,7 @@ def _vectors(content: Mapping[str, object], most_bytes: int) -> InferencePolicy:
     return InferencePolicy(PolicyWrapper(Cloned(space, policy.policy), flat=True), space, "BC", about)
 
 
-def _plain(content: Mapping[str, Any], most_bytes: int) -> InferencePolicy:
+def _plain(content: Mapping[str, object], most_bytes: int) -> InferencePolicy:
     """Policy of a file that holds weights of linear layers, or of a `BCPolicy`."""
     obs_dim = arguments.whole("file", "obs_dim", content.get("obs_dim"), 1, _MOST_NUMBERS)
     action_dim = arguments.whole("file", "action_dim", content.get("action_dim"), 1, _MOST_NUMBERS)

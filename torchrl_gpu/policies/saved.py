@@ -45,7 +45,7 @@ class SavedPolicy:
     """
 
     state: Mapping[str, object]
-    settings: Mapping[str, Any]
+    settings: Mapping[str, object]
     agent_space: object
     about: dict[str, object]
     most_bytes: int
@@ -89,7 +89,7 @@ class Reader(Protocol):
         ...
 
 
-def settings_of_run(record: Mapping[str, object]) -> Mapping[str, Any]:
+def settings_of_run(record: Mapping[str, object]) -> Mapping[str, object]:
     """Arguments of the module of a run, from its record.
 
     ValueError if the record has none.
@@ -101,7 +101,15 @@ def settings_of_run(record: Mapping[str, object]) -> Mapping[str, Any]:
     return settings
 
 
-def recorded_arguments(record: object) -> Mapping[str, Any] | None:
+def given_arguments(settings: Mapping[str, object], *names: str) -> dict[str, Any]:
+    """Pick the named arguments that settings have.
+
+    The constructor that they are for checks them.
+    """
+    return {name: settings[name] for name in names if name in settings}
+
+
+def recorded_arguments(record: object) -> Mapping[str, object] | None:
     """Arguments of the module in a run's record, or None."""
     found = record
     for name in ("config", "model", "init_args"):

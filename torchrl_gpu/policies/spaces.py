@@ -109,7 +109,7 @@ class AgentSpace:
             found = list(given) if isinstance(given, Mapping) else given
             arguments.refuse("AgentSpace", "space", f"a mapping of {', '.join(_FORMS)}", found)
         # First the form of each entry is checked, and then the space as a whole, when it is made.
-        entries = {name: _plain(value) for name, value in given.items()}
+        entries: dict[str, Any] = {name: _plain(value) for name, value in given.items()}
         for name, fits in _TESTS.items():
             if not fits(entries[name]):
                 arguments.refuse("AgentSpace", name, _FORMS[name], entries[name])
@@ -249,7 +249,7 @@ def of_action(values: Tensor, action: Tensor, axis: int) -> Tensor:
     return values.take_along_dim(action[:, None, None], axis).squeeze(axis)
 
 
-def _plain(value: object, depth: int = 0) -> Any:
+def _plain(value: object, depth: int = 0) -> object:
     """Copy plain data, with lists in place of tuples.
 
     ValueError unless it is made of numbers, text, lists and dicts.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeGuard, TypeVar, runtime_checkable
+from typing import NoReturn, Protocol, TypeGuard, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -244,12 +244,12 @@ def read_tensors(path: Path, where: str, most_bytes: int) -> tuple[dict[str, str
         raise ValueError(f"{where} cannot be read as a safetensors file: {error}") from error
 
 
-def read_json(where: str, text: Mapping[str, str], *names: str) -> list[Any]:
+def read_json(where: str, text: Mapping[str, str], *names: str) -> list[object]:
     """Values of entries that are JSON, None for missing ones.
 
     ValueError if one is not JSON.
     """
-    values = []
+    values: list[object] = []
     for name in names:
         try:
             values.append(json.loads(text.get(name, "null")))

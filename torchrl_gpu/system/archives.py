@@ -6,7 +6,6 @@ import pickle
 import re
 import zipfile
 from pathlib import Path
-from typing import Any
 
 ENTRY = "torchrl_gpu"
 """Entry of a checkpoint with what Lightning does not know of: what the run was."""
@@ -24,7 +23,7 @@ _MAKER = "_instantiator"
 _LIGHTNINGS_MAKER = "lightning.pytorch.cli.instantiate_module"
 
 
-def read_archive(path: Path, what: str, *, every_byte: bool = False, mapped: bool = True) -> dict[str, Any]:
+def read_archive(path: Path, what: str, *, every_byte: bool = False, mapped: bool = True) -> dict[str, object]:
     """Read a `torch.save` archive of a dict of tensors and plain values.
 
     Args:
@@ -51,6 +50,7 @@ def read_archive(path: Path, what: str, *, every_byte: bool = False, mapped: boo
         raise ValueError(f"{where}: {_NO_ARCHIVE}: {_first_line(error)}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{where}: holds a {type(content).__name__}, not a dict")
+    # `weights_only` runs no code, but a later reader may: Lightning makes objects of these entries.
     for name in _ARGUMENTS:
         given = content.get(name)
         maker = given.get(_MAKER) if isinstance(given, dict) else None

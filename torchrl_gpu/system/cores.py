@@ -37,6 +37,9 @@ def core_quota(root: Path) -> float:
     return min(_quotas(root), default=math.inf)
 
 
+# A container with half a core still sees all cores of its machine, and torch would start as many threads, which then
+# wait for each other's share of the time. Python tells of affinity alone, so that the files of the kernel are read. The
+# least quota of a group and of all groups above it holds.
 def _quotas(root: Path) -> Iterator[float]:
     """Quota of every group above this process, of both versions of control groups."""
     mounts = root / "sys/fs/cgroup"
@@ -56,6 +59,7 @@ def _quotas(root: Path) -> Iterator[float]:
 def _up_from(mount: Path, path: str) -> list[Path]:
     """Folders of a group and of all above it, where a container sees them."""
     inside = Path(path.lstrip("/"))
+    # The group of a process may be outside of what its container sees.
     if ".." in inside.parts:
         return [mount]
     return [mount / part for part in (inside, *inside.parents)]

@@ -6,7 +6,7 @@ import shlex
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 NAME = "torchrl_gpu"
 
@@ -40,7 +40,7 @@ def _clone(folder: Path) -> Path | None:
     return folder
 
 
-def load_mujoco() -> Any:
+def load_mujoco() -> ModuleType:
     """Import MuJoCo, or raise a ModuleNotFoundError that names the extra."""
     try:
         import mujoco

@@ -8,7 +8,7 @@ import subprocess
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import torch
 
@@ -19,8 +19,36 @@ _OPENMP = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY")
 _GIB = 2**30
 
 
-def describe(device: torch.device) -> dict[str, Any]:
-    """Device, processor, cores, threads, load, versions and commit, as plain data."""
+class Machine(TypedDict):
+    """Where figures were made, as plain data.
+
+    Attributes:
+        device: As torch names it.
+        device_name: Of the GPU, or the processor.
+        cpu: Name of the processor.
+        cores: That this process may use; None where that is unknown.
+        torch_threads: Threads of torch's operators.
+        openmp: Variables of the environment that decide on threads.
+        load_average: Of the last minute; None where the system has none.
+        system: Its name, the architecture and the version of Python.
+        versions: Of packages; None for one that is not installed.
+        commit: See `commit`.
+    """
+
+    device: str
+    device_name: str
+    cpu: str
+    cores: int | None
+    torch_threads: int
+    openmp: dict[str, str | None]
+    load_average: float | None
+    system: str
+    versions: dict[str, str | None]
+    commit: str | None
+
+
+def describe(device: torch.device) -> Machine:
+    """Describe the machine that computes, its load and its versions."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     variables = {variable: os.environ.get(variable) for variable in _OPENMP}
@@ -48,10 +76,12 @@ def multiplies_bfloat16(device: torch.device) -> bool:
     """
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    # Older versions of torch do not tell.
+    found: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(found.get(each, False) for each in ("amx_bf16", "avx512_bf16"))
 
 
+# A kernel that passed on one of these may fail on another.
 def cuda_versions(device: torch.device) -> dict[str, str]:
     """Chip, driver and torch's CUDA, on which code for a device may depend."""
     properties = torch.cuda.get_device_properties(device)
@@ -105,6 +135,7 @@ def commit() -> str | None:
 def _git(*words: str) -> str:
     """What a command of git prints in the folder of this code."""
     here = Path(__file__).parent
-    text: dict[str, Any] = {"text": True, "encoding": "utf-8", "errors": "replace"}
-    run = subprocess.run(["git", *words], cwd=here, capture_output=True, check=True, **text)
+    run = subprocess.run(
+        ["git", *words], cwd=here, capture_output=True, check=True, text=True, encoding="utf-8", errors="replace"
+    )
     return str(run.stdout).strip()

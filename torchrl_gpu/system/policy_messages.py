@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -144,12 +144,13 @@ def _check_choices(
 
 
 def _confidence(rows: int, written: TensorDictBase, log_prob: Tensor | None, faults: dict[int, str]) -> np.ndarray:
-    value: Any = written.get("confidence", None)
+    value = written.get("confidence", None)
     if value is None:
         value = None if log_prob is None else log_prob.exp()
     if value is None:
         return np.full(rows, math.nan)
     found: np.ndarray = value.reshape(-1).double().cpu().numpy()
+    # NaN is outside of every range.
     for row in _rows(~((found >= -_SLACK) & (found <= 1 + _SLACK))):
         faults.setdefault(row, f"confidence must be from 0 to 1, not {found[row]:g}")
     return found.clip(0, 1)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 import torch
 
@@ -79,12 +79,13 @@ class _TracedSection(_Section):
         self._range = torch.profiler.record_function(self.name)
         self._range.__enter__()
 
-    def __exit__(self, *exc: Any) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._range.__exit__(*exc)
         super().__exit__(*exc)
 
 
 _clock: Clock | None = None
+# Made once, as every step enters sections.
 _NOTHING: AbstractContextManager[None] = nullcontext()
 _KNOWN: dict[str, _Section] = {}
 

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar, cast
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 import torch
 
@@ -15,7 +15,19 @@ from torchrl_gpu.system.cores import usable_cores
 from torchrl_gpu.system.tracing import is_traced
 
 _LOG = logging.getLogger(__name__)
-_Method = TypeVar("_Method", bound=Callable[..., Any])
+_Given = ParamSpec("_Given")
+_Result = TypeVar("_Result")
+_Env = TypeVar("_Env", bound="_Batched")
+
+
+class _Batched(Protocol):
+    """What decides of an environment whether threads are worth their while."""
+
+    num_envs: int
+    few_envs: int
+
+    @property
+    def device(self) -> torch.device: ...
 
 
 class _Local(threading.local):
@@ -54,6 +66,7 @@ def single_threaded(active: bool = True) -> Iterator[None]:
     if not active or before == 1:
         yield
         return
+    # From here on torch says one thread, and kernels would go by that.
     _local.kernel_threads = kernel_threads()
     torch.set_num_threads(1)
     try:
@@ -63,14 +76,16 @@ def single_threaded(active: bool = True) -> Iterator[None]:
         _local.kernel_threads = 0
 
 
-def runs_single_threaded(method: _Method) -> _Method:
+def runs_single_threaded(
+    method: Callable[Concatenate[_Env, _Given], _Result],
+) -> Callable[Concatenate[_Env, _Given], _Result]:
     """Decorate a method of an environment to use one thread for few environments.
 
     That is on a CPU, up to `few_envs` of them; see `single_threaded`.
     """
 
     @functools.wraps(method)
-    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def run(self: _Env, *args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
         # Ahead of the context, which takes as long as an operator even where it changes nothing.
         if is_traced() or torch.get_num_threads() == 1:
             return method(self, *args, **kwargs)
@@ -79,7 +94,7 @@ def runs_single_threaded(method: _Method) -> _Method:
         with single_threaded():
             return method(self, *args, **kwargs)
 
-    return cast(_Method, run)
+    return run
 
 
 def keep_to_usable_cores() -> None:

@@ -11,7 +11,7 @@ import shutil
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import torch
 
@@ -22,7 +22,7 @@ _LOG = logging.getLogger(__name__)
 
 
 @cache
-def load_kernels(what: str, name: str, device: torch.device, parts: tuple[str, ...] = ()) -> Any:
+def load_kernels(what: str, name: str, device: torch.device, parts: tuple[str, ...] = ()) -> ModuleType | None:
     """A module of Triton kernels, or None where its self-test fails.
 
     A warning says why. Its result is kept, so that each is tried and told once.
@@ -51,6 +51,7 @@ def problem_of(what: str, name: str, device: torch.device, parts: tuple[str, ...
     try:
         importlib.import_module(name)
         contents = b"".join(_source_of(each).read_bytes() for each in (name, *parts))
+        # Kernels call device functions of other modules, whose changes count as well.
         depends_on = versions(name, contents, device)
         return SelfTest(f"{what} on {device}", f"{name}:self_test", (str(device),), depends_on).failure()
     except ImportError as error:
@@ -65,7 +66,7 @@ def versions(name: str, contents: bytes, device: torch.device) -> dict[str, str]
         contents: All their source code.
         device: Where they run.
     """
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "backend": name,
         "sources": hashlib.sha256(contents).hexdigest(),
         "python": platform.python_version(),

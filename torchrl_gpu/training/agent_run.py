@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Literal
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from tensordict import TensorDictBase
 from torch import Tensor
 from torchrl.envs.utils import ExplorationType, set_exploration_type
@@ -115,6 +116,8 @@ class AgentRun(EnvRun):
             return self._compiled_before
         return self._planned_updates() >= _MANY
 
+    # Compilation takes minutes at the start, and pays for runs that are long. How long this one will be is asked of the
+    # Trainer before it begins, where there is no clock yet to tell.
     def _planned_updates(self) -> float:
         """The most updates of this fit, by `max_steps` and `max_epochs`."""
         trainer = self.trainer
@@ -122,9 +125,9 @@ class AgentRun(EnvRun):
         epochs = trainer.max_epochs
         if epochs is None or epochs < 0:
             return most
-        data: Any = getattr(trainer, "datamodule", None)
+        data = getattr(trainer, "datamodule", None)
         steps = getattr(data, "steps_per_epoch", None) or STEPS_PER_EPOCH
-        limit: Any = trainer.limit_train_batches
+        limit = trainer.limit_train_batches
         steps = min(steps, limit) if isinstance(limit, int) else int(steps * limit)
         return min(most, epochs * steps * self.updates_of_step)
 
@@ -133,11 +136,11 @@ class AgentRun(EnvRun):
         """Updates of a training step."""
         raise NotImplementedError
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
         super().on_save_checkpoint(checkpoint)
         checkpoint["compiled"] = self._compiled
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: dict[str, object]) -> None:
         """Keep whether the run was compiled.
 
         Compiled code rounds otherwise, so a run that is extended goes on as it was, however long it is to be now.
@@ -151,7 +154,7 @@ class AgentRun(EnvRun):
         """Whether actions are discrete, so that the agent has a value for each."""
         return self.space.num_actions is not None
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         """Make one optimizer with a group for each loss, and its schedule.
 
         With one optimizer a step of the Trainer is an update.
@@ -159,6 +162,7 @@ class AgentRun(EnvRun):
         groups = [{"params": weights, "name": name} for name, weights in self.agent.parameter_groups.items()]
         optimizer = self.make_optimizer(groups)
         for group in optimizer.param_groups:
+            # Before the schedule is made, which takes the rates of now for its first ones.
             group["lr"] *= self.learning_rates.get(group["name"], 1.0)
         keep_capturable(optimizer)
         return self.scheduled(optimizer, self.make_scheduler)
@@ -174,27 +178,30 @@ class AgentRun(EnvRun):
                 )
 
     def _make_graphed_update(self) -> GraphedUpdate:
-        return GraphedUpdate(self.agent, self._optimizer, self.max_grad_norm, losses=self._losses)
+        return GraphedUpdate(self.agent, self.torch_optimizer, self.max_grad_norm, losses=self._losses)
 
-    def _make_graphed_learning(self, batches: Batches, **options: Any) -> GraphedLearning:
-        """All updates of a training step as one function.
+    def _make_graphed_learning(
+        self,
+        batches: Batches,
+        *,
+        learned: Callable[[TensorDictBase], None] | None = None,
+        also_written: Callable[[], list[Tensor]] | None = None,
+    ) -> GraphedLearning:
+        """Make one function of all updates of a training step.
 
-        Options are those of `GraphedLearning`.
+        `learned` and `also_written` are those of `GraphedLearning`.
         """
         return GraphedLearning(
             self.agent,
-            self._optimizer,
+            self.torch_optimizer,
             self.max_grad_norm,
             batches=batches,
             updates=self.updates_of_step,
-            schedule=cast("Any", self.lr_schedulers()),
+            schedule=self.rate_schedule,
             losses=self._losses,
-            **options,
+            learned=learned,
+            also_written=also_written,
         )
-
-    @property
-    def _optimizer(self) -> torch.optim.Optimizer:
-        return cast("torch.optim.Optimizer", self.optimizers(use_pl_optimizer=False))
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
@@ -233,8 +240,7 @@ class AgentRun(EnvRun):
     def _learn(self, batch: TensorDictBase) -> dict[str, Tensor]:
         with set_exploration_type(ExplorationType.RANDOM):
             losses = self._losses(batch)
-        optimizer: Any = self.optimizers()
-        groups = [group["params"] for group in optimizer.param_groups]
+        groups = [group["params"] for group in self.lightning_optimizer.param_groups]
         loss = torch.stack(list(losses.values())).sum()
         self.descend(loss, groups, self.max_grad_norm)
         self.agent.update_targets(self.trainer.global_step)

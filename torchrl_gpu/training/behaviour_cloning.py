@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from rich.console import Console
 from tensordict import TensorDict, TensorDictBase
 from tensordict.nn import TensorDictModuleBase
@@ -17,6 +18,7 @@ from torchrl_gpu.demonstrations.untrusted import refuse
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.state_validation import Bounds, Entry, entries_of
 from torchrl_gpu.evaluation.episodes import score_names
+from torchrl_gpu.evaluation.suite import Suite
 from torchrl_gpu.policies.agents.base import NetworkFactory
 from torchrl_gpu.policies.cloning import BCPolicy, Cloned, ClonedChoice
 from torchrl_gpu.policies.spaces import AgentSpace
@@ -143,7 +145,7 @@ class BehaviourCloning(EnvRun):
     def policy_for(self, env: BatchedEnv) -> PolicyWrapper:
         return PolicyWrapper(Cloned(self.space, cast("TensorDictModuleBase", self.learner.policy)))
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         optimizer = self.make_optimizer(self.learner.parameters())
         return self.scheduled(optimizer, self.make_scheduler)
 
@@ -154,7 +156,7 @@ class BehaviourCloning(EnvRun):
             super().setup(stage)
         else:
             self.check_precision()
-        data: Any = getattr(self.trainer, "datamodule", None)
+        data = getattr(self.trainer, "datamodule", None)
         if not isinstance(data, DemonstrationEpisodes):
             if stage == "fit":
                 came = type(data).__name__
@@ -189,7 +191,7 @@ class BehaviourCloning(EnvRun):
         if found.about.get("meaning", self.env.stored_meaning) != self.env.stored_meaning:
             refuse(name, f"rows of the items of this {type(self.env).__name__}", "those of others: item_id counts them")
         group = self.space.group
-        shown: Any = self.env.observation_spec[group] if group else self.env.observation_spec
+        shown = self.env.observation_spec[group] if group else self.env.observation_spec
         stored = [key if isinstance(key, str) else key[-1] for key in self.env.stored_keys]
         needed = list(self.learner.in_keys)
         if self.space.masked:
@@ -258,14 +260,13 @@ class BehaviourCloning(EnvRun):
         def batches(data: TensorDictBase) -> Iterator[TensorDictBase]:
             return (self._batch(index) for index in data["index"].unbind())
 
-        optimizer = cast("torch.optim.Optimizer", self.optimizers(use_pl_optimizer=False))
         return GraphedLearning(
             ModuleLearner(self.learner, self._means),
-            optimizer,
+            self.torch_optimizer,
             self.max_grad_norm,
             batches=batches,
             updates=self.updates_per_step,
-            schedule=cast("Any", self.lr_schedulers()),
+            schedule=self.rate_schedule,
         )
 
     def _means(self, batch: TensorDictBase) -> dict[str, Tensor]:
@@ -289,9 +290,9 @@ class BehaviourCloning(EnvRun):
         return rows[self.global_rank :: self.trainer.world_size]
 
     @in_section("step")
-    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+    def training_step(self, batch: object, batch_idx: int) -> dict[str, Tensor]:
         most = self.updates_per_step
-        data = cast("Any", self.trainer).datamodule
+        data: DemonstrationEpisodes = self.trainer.datamodule  # type: ignore[attr-defined]
         # Without a number of steps an epoch is a pass.
         if data.asked_steps is None:
             a_pass = self._updates_of(len(self._rows))
@@ -330,13 +331,13 @@ class BehaviourCloning(EnvRun):
     # -- evaluation -------------------------------------------------------------------------------------------------
 
     @in_section("validation")
-    def validation_step(self, suite: Any, batch_idx: int) -> None:
+    def validation_step(self, suite: Suite | HeldOut, batch_idx: int) -> None:
         if isinstance(suite, HeldOut):
             self._score(suite, "val")
         else:
             super().validation_step(suite, batch_idx)
 
-    def test_step(self, suite: Any, batch_idx: int) -> None:
+    def test_step(self, suite: Suite | HeldOut, batch_idx: int) -> None:
         if isinstance(suite, HeldOut):
             self._score(suite, "test")
         else:
@@ -363,20 +364,21 @@ class BehaviourCloning(EnvRun):
     def begins_anew(self, saved: int, now: int) -> str:
         return "the pass over the demonstrations goes on at another row"
 
-    def rank_state(self) -> dict[str, Any]:
+    def rank_state(self) -> dict[str, object]:
         """Nothing more: which rows come next follows from the number of updates."""
         return {}
 
-    def part_state(self, rank: int, replay: bool) -> dict[str, Any] | None:
+    def part_state(self, rank: int, replay: bool) -> dict[str, object] | None:
         return None
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
         super().on_save_checkpoint(checkpoint)
         if isinstance(self.learner, BCPolicy):
-            checkpoint["bc_policy"] = self.learner.settings
+            settings = self.learner.settings
+            checkpoint["bc_policy"] = settings
             found: Demonstrations | None = getattr(self, "demonstrations", None)
             if found is not None:
-                checkpoint["bc_policy"]["widths"] = [found.rows[name].shape[1] for name in self.learner.in_keys]
+                settings["widths"] = [found.rows[name].shape[1] for name in self.learner.in_keys]
 
 
 def _check_entry(found: Demonstrations, key: str, wanted: Entry) -> None:

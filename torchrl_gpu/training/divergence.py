@@ -30,6 +30,7 @@ def largest(tensors: list[Tensor]) -> Tensor:
 
     It is not finite where one of theirs is not.
     """
+    # One launch for all tensors, where `isfinite` takes one for each. The largest norm carries NaN along.
     norms = [each.float() for each in torch._foreach_norm(tensors, math.inf)]
     return torch.stack(norms).max()
 
@@ -62,5 +63,6 @@ def drop_broken(gradients: list[Tensor]) -> Tensor:
     """
     broken = ~largest(gradients).isfinite()
     for gradient in gradients:
+        # A product with 0 would leave NaN as it is, and a branch would read the device back.
         gradient.copy_(torch.where(broken, 0.0, gradient))
     return broken

@@ -8,8 +8,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Protocol, cast
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
@@ -26,6 +27,8 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
+
+from torchrl_gpu.training.trainer_fields import callbacks_of
 
 
 class WeightCopy(nn.Module):
@@ -46,15 +49,21 @@ class WeightCopy(nn.Module):
             places[id(value)] = f"buffer{number}"
         self._places = {name: places[id(value)] for name, value in module.state_dict(keep_vars=True).items()}
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+    def _save_to_state_dict(self, destination: dict[str, Tensor], prefix: str, keep_vars: bool) -> None:
         for name, place in self._places.items():
             destination[prefix + name] = getattr(self, place).detach()
 
-    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: Any) -> None:
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *args: object) -> None:
         for name, place in self._places.items():
             value = state_dict.get(prefix + name)
             if value is not None:
                 getattr(self, place).data.copy_(value)
+
+
+class _MakesEnv(Protocol):
+    """What averaging needs of a module: networks that it makes with its environment."""
+
+    def make_env(self, device: torch.device, rank: int) -> None: ...
 
 
 class RunAveraging(WeightAveraging):
@@ -83,13 +92,12 @@ class RunAveraging(WeightAveraging):
         self._average_model = None
         if stage == "fit":
             # Networks are made in the module's own setup, which comes later.
-            make_env: Any = pl_module.make_env
-            make_env(trainer.strategy.root_device, pl_module.global_rank)
+            cast("_MakesEnv", pl_module).make_env(trainer.strategy.root_device, pl_module.global_rank)
             device = self._device or trainer.strategy.root_device
             copied = WeightCopy(pl_module)
             self._average_model = AveragedModel(copied, device=device, use_buffers=self._use_buffers, **self._kwargs)
 
-    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, object]) -> None:
         """Go on with both averages and weights.
 
         Evaluation has the average from the checkpoint's weights.
@@ -97,11 +105,12 @@ class RunAveraging(WeightAveraging):
         if self._average_model is not None:
             super().on_load_checkpoint(trainer, pl_module, checkpoint)
 
-    def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
+    def on_train_batch_start(self, trainer: Trainer, *args: object) -> None:
         self._step = trainer.global_step
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: object) -> None:
         """Take the weights into the average, if it is due after one of the updates."""
+        # Lightning asks once for each batch, and a training step here makes several updates.
         updates = range(self._step, trainer.global_step)
         if any(self.should_update(step_idx=step) for step in updates):
             assert self._average_model is not None
@@ -140,7 +149,9 @@ def check_trainer(where: str, trainer: Trainer) -> None:
         raise ValueError(f"{where}: {found} cannot work here; use {instead}")
 
 
-def check_monitors(trainer: Any, validation: Sequence[str] | None, steps: Sequence[str] | None) -> None:
+# Lightning notices a wrong name when it first looks for the value: after the first validation, which may be an hour
+# into the run.
+def check_monitors(trainer: Trainer, validation: Sequence[str] | None, steps: Sequence[str] | None) -> None:
     """ValueError where a callback's `monitor` is the name of nothing that is logged.
 
     Args:
@@ -148,7 +159,7 @@ def check_monitors(trainer: Any, validation: Sequence[str] | None, steps: Sequen
         validation: Patterns of what is logged behind "val/"; None where that is not known before.
         steps: Patterns of what is logged behind "train/"; likewise.
     """
-    callbacks = trainer.callbacks
+    callbacks = callbacks_of(trainer)
     ours = all(type(each).__module__.startswith(("torchrl_gpu.", "lightning.")) for each in callbacks)
     # A callback of the user's own may log more.
     if not ours:
@@ -165,14 +176,14 @@ def check_monitors(trainer: Any, validation: Sequence[str] | None, steps: Sequen
             raise ValueError(f"{where}: monitor must be one of {', '.join(_nearest(name, known))}; got {monitor}")
 
 
-def tell_idle_stopping(trainer: Any) -> None:
+def tell_idle_stopping(trainer: Trainer) -> None:
     """Log a line for each `EarlyStopping` that never stops the run.
 
     It does not by a value of validation, where the run has none.
     """
     if trainer.enable_validation:
         return
-    for callback in trainer.callbacks:
+    for callback in callbacks_of(trainer):
         if isinstance(callback, EarlyStopping) and callback.monitor.startswith("val/"):
             rank_zero_info(
                 "EarlyStopping: this run has no validation (limit_val_batches, val_dataloader), which logs"
@@ -192,14 +203,14 @@ def _nearest(name: str, known: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([*alike, *of_validation]))
 
 
-def adapt_callbacks(trainer: Any) -> None:
+def adapt_callbacks(trainer: Trainer) -> None:
     """Adapt callbacks of Lightning's to such a module.
 
     They are averages of weights, and callbacks with state that a resume would lose.
     """
-    for place, callback in enumerate(trainer.callbacks):
+    for place, callback in enumerate(callbacks_of(trainer)):
         if isinstance(callback, WeightAveraging) and not isinstance(callback, RunAveraging):
-            trainer.callbacks[place] = RunAveraging(callback)
+            callbacks_of(trainer)[place] = RunAveraging(callback)
         elif isinstance(callback, SpikeDetection):
             # Lightning 2.6 restores into a name that it never sets.
             callback.__dict__["running"] = callback.running_mean
@@ -208,20 +219,20 @@ def adapt_callbacks(trainer: Any) -> None:
             callback.__dict__["_asked_patience"] = callback.patience
 
 
-def adapt_resumed(trainer: Any) -> None:
+def adapt_resumed(trainer: Trainer) -> None:
     """`adapt_callbacks` for a run that goes on from a checkpoint, once that is known."""
     if trainer.ckpt_path is None:
         return
-    for callback in trainer.callbacks:
+    for callback in callbacks_of(trainer):
         if isinstance(callback, EarlyStopping):
             # An epoch whose end was saved ends once more, without a validation.
             callback.strict = False
             callback.patience = callback.__dict__.get("_asked_patience", callback.patience)
 
 
-def _problems(trainer: Any) -> Iterator[tuple[str, str]]:
+def _problems(trainer: Trainer) -> Iterator[tuple[str, str]]:
     """What to use instead, and what cannot work."""
-    for callback in trainer.callbacks:
+    for callback in callbacks_of(trainer):
         if type(callback) is BaseFinetuning:
             yield "a class of your own that is made from it", "BaseFinetuning"
         if isinstance(callback, GradientAccumulationScheduler) and callback.scheduling == {0: 1}:

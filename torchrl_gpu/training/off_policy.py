@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
-from tensordict import TensorDict, TensorDictBase
+from tensordict import NestedKey, TensorDict, TensorDictBase
 from torch import Tensor
 from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs.utils import ExplorationType, set_exploration_type
@@ -151,7 +151,7 @@ class OffPolicy(AgentRun, ReplayRun):
             take_network(self.agent.policy, self.warm_start)
             self.agent.reset_targets()
         self.replay = self._new_replay()
-        keys: list[Any] = list(self.env.stored_keys)
+        keys: list[NestedKey] = list(self.env.stored_keys)
         if self.group:
             of_robots = {*self.agent.observations, "active"}
             keys = [key for key in keys if key[-1] in of_robots]
@@ -171,7 +171,7 @@ class OffPolicy(AgentRun, ReplayRun):
         self.fill(self._play, self.batch_size)
 
     @in_section("step")
-    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+    def training_step(self, batch: object, batch_idx: int) -> dict[str, Tensor]:
         self._play()
         with advice(type(self).__name__, self.env.device, self.batch_size, self.replay):
             losses = self._learn_from_replay()
@@ -217,6 +217,8 @@ class OffPolicy(AgentRun, ReplayRun):
             self._take_errors(batch)
         return losses
 
+    # Priorities are the errors of the update that was just made. Errors of all transitions by the present weights would
+    # be truer, and cost a pass over the whole replay.
     def _take_errors(self, batch: TensorDictBase) -> None:
         """Give the errors of a batch to the replay, as priorities."""
         # Iterating over a tensordict would give its rows.
@@ -236,6 +238,8 @@ class OffPolicy(AgentRun, ReplayRun):
         self._set_updates()
         return self._drawn()
 
+    # The replay leaves out what the environment can compute again from the rest, such as masks and clips, so that more
+    # transitions fit. It is made again for the batch alone.
     def _drawn(self) -> TensorDictBase:
         batch = self.replay.sample()
         for part in (batch, batch["next"]):

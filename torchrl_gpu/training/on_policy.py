@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal, cast, final
+from typing import Literal, cast, final
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
-from tensordict import TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
@@ -110,7 +110,7 @@ class OnPolicy(AgentRun):
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
-        keys: list[Any] = list(self.agent.observations)
+        keys: list[NestedKey] = list(self.agent.observations)
         if "active" in self.agent.space.observations and "active" not in keys:
             keys.append("active")
         if self.group:
@@ -129,7 +129,7 @@ class OnPolicy(AgentRun):
             self.graphed_learning = self._make_graphed_learning(lambda steps: self._batches(self._sample(steps)))
 
     @in_section("step")
-    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+    def training_step(self, batch: object, batch_idx: int) -> dict[str, Tensor]:
         with set_exploration_type(ExplorationType.RANDOM):
             steps = self.play(self.policy, self.rollout_steps)
         with section("update"):

@@ -12,16 +12,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import NoReturn, cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule
 from lightning.pytorch.cli import LRSchedulerCallable
+from lightning.pytorch.core.optimizer import LightningOptimizer
 from lightning.pytorch.strategies import DDPStrategy
 from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from tensordict import TensorDictBase
 from torch import Tensor
-from torch.optim.lr_scheduler import ReduceLROnPlateau
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+from torch.utils.data import DataLoader
 from torchrl.data import TensorDictReplayBuffer
 from torchrl.envs import EnvBase
 
@@ -36,6 +40,7 @@ from torchrl_gpu.checkpoints.record import (
 from torchrl_gpu.checkpoints.resume import CheckedRestore
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.evaluation.episodes import score_names
+from torchrl_gpu.evaluation.suite import Suite
 from torchrl_gpu.policies.generators import random_state, set_random_state
 from torchrl_gpu.policies.policy import Policy
 from torchrl_gpu.system.archives import ENTRY
@@ -62,6 +67,7 @@ from torchrl_gpu.training.lightning_callbacks import (
 from torchrl_gpu.training.replay.files import replay_state, restore_replay
 from torchrl_gpu.training.run_resume import Resumed, RunResume, check_process_state
 from torchrl_gpu.training.step_log import StepLog, on_host
+from torchrl_gpu.training.trainer_fields import callbacks_of
 from torchrl_gpu.training.updates.graphed import GraphedLearning
 from torchrl_gpu.training.updates.optimizers import clip_gradients
 
@@ -101,7 +107,7 @@ class EnvRun(LightningModule):
     rollout: Rollout
     meter: EpisodeMeter
 
-    run_config: dict[str, Any] | None = None
+    run_config: Mapping[str, object] | None = None
     """The resolved configuration as plain data, where a command line made the module."""
 
     @property
@@ -139,7 +145,7 @@ class EnvRun(LightningModule):
         # Updates that the last training step made, and was to make, where it did not make all.
         self._cut: tuple[int, int] | None = None
         # In sequences, so that an environment is no submodule: its state is saved with the rollout.
-        self._given_env: tuple[Any, ...] = (env,)
+        self._given_env: tuple[BatchedEnv | Callable[..., BatchedEnv], ...] = (env,)
         self._made_env: list[BatchedEnv] = []
         if isinstance(env, EnvBase):
             self._check_env(env)
@@ -158,7 +164,7 @@ class EnvRun(LightningModule):
 
     def set_num_envs(self, num_envs: int) -> None:
         """Set how many environments `make_env` makes, in place of their factory."""
-        factory: Any = self._given_env[0]
+        factory = cast("Callable[..., BatchedEnv]", self._given_env[0])
         self._given_env = (partial(factory, num_envs=num_envs),)
 
     def make_env(self, device: torch.device, rank: int = 0) -> None:
@@ -167,7 +173,7 @@ class EnvRun(LightningModule):
         Environments of a process are those from number `first_env + rank · num_envs` on.
         """
         if not self._made_env:
-            env: Any = self._given_env[0]
+            env = self._given_env[0]
             if not isinstance(env, EnvBase):
                 # Configs give a partial, whose device may be another one.
                 asked = getattr(env, "keywords", {}).get("device", "auto")
@@ -196,7 +202,7 @@ class EnvRun(LightningModule):
         """
 
     @classmethod
-    def load_from_checkpoint(cls, checkpoint_path: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    def load_from_checkpoint(cls, checkpoint_path: object, *args: object, **kwargs: object) -> NoReturn:
         """Refuse: a checkpoint of a run has no arguments of its module."""
         raise ValueError(
             f"{cls.__name__}.load_from_checkpoint({checkpoint_path}): use torchrl_gpu.policies.load_policy(path) for"
@@ -273,6 +279,7 @@ class EnvRun(LightningModule):
         if self.leaves_weights_out and isinstance(strategy, DDPStrategy):
             strategy._ddp_kwargs.setdefault("find_unused_parameters", True)
         if self.global_rank:
+            # Lightning seeds all processes alike, so that they would draw the same noise and the same batches.
             torch.manual_seed((torch.initial_seed() + self.global_rank * _SEED_STEP) % 2**63)
 
     def check_fit(self) -> None:
@@ -331,7 +338,7 @@ class EnvRun(LightningModule):
             return None
         return score_names(self.env)
 
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, batch: object, batch_idx: int) -> None:
         if self._clock is None:
             self._clock = start_clock()
 
@@ -351,7 +358,7 @@ class EnvRun(LightningModule):
                 " run that goes on from here is not bit for bit one that never ended here: trainer.max_steps"
                 f" {before + wanted} would have ended with that step"
             )
-        for callback in cast("Any", self.trainer).callbacks:
+        for callback in callbacks_of(self.trainer):
             if isinstance(callback, RunAveraging):
                 callback.finish(self)
 
@@ -360,8 +367,7 @@ class EnvRun(LightningModule):
 
         See `takes_graphs`.
         """
-        callbacks: list[Any] = cast("Any", self.trainer).callbacks
-        against = against_graphed_steps(self.env.reads_host, callbacks)
+        against = against_graphed_steps(self.env.reads_host, callbacks_of(self.trainer))
         return takes_graphs(type(self).__name__, "cuda_graphs", asked, self.env.device, against)
 
     def takes_graphed_updates(self, asked: GraphOption) -> bool:
@@ -369,9 +375,10 @@ class EnvRun(LightningModule):
 
         See `takes_graphs`.
         """
-        trainer: Any = self.trainer
+        trainer = self.trainer
+        precision = str(trainer.precision)
         against = against_graphed_updates(
-            trainer.precision, self.scales_gradients, trainer.world_size, trainer.callbacks, self.parameters()
+            precision, self.scales_gradients, trainer.world_size, callbacks_of(trainer), self.parameters()
         )
         return takes_graphs(type(self).__name__, "graph_updates", asked, self.device, against)
 
@@ -441,7 +448,7 @@ class EnvRun(LightningModule):
         self._cut = None if self.exact_anywhere else (left, most)
         return left
 
-    def scheduled(self, optimizer: torch.optim.Optimizer, make: LRSchedulerCallable | None) -> Any:
+    def scheduled(self, optimizer: Optimizer, make: LRSchedulerCallable | None) -> OptimizerLRScheduler:
         """An optimizer and its schedule, as `configure_optimizers` returns them.
 
         The schedule is stepped at every update.
@@ -456,6 +463,7 @@ class EnvRun(LightningModule):
         # Torch looks for the rates that an earlier schedule has left.
         except KeyError as error:
             raise ValueError(f"{where}: last_epoch of the lr_scheduler must be -1, as it begins here") from error
+        # Torch takes 0 for these, and divides by it at a later step.
         for name in ("total_iters", "step_size", "T_max", "T_0"):
             whole(where, f"lr_scheduler.{name}", getattr(schedule, name, 1), 1)
         if isinstance(schedule, ReduceLROnPlateau):
@@ -463,13 +471,31 @@ class EnvRun(LightningModule):
             raise ValueError(f"{where}: lr_scheduler must be one that is stepped at every update, not {name}")
         return [optimizer], [schedule]
 
+    @property
+    def torch_optimizer(self) -> Optimizer:
+        """The optimizer itself, whose steps Lightning does not count."""
+        return cast("Optimizer", self.optimizers(use_pl_optimizer=False))
+
+    @property
+    def lightning_optimizer(self) -> LightningOptimizer:
+        """The optimizer in Lightning's wrapper, whose steps count as updates."""
+        return cast("LightningOptimizer", self.optimizers())
+
+    @property
+    def rate_schedule(self) -> LRScheduler | None:
+        """The schedule of learning rates, if any.
+
+        It is stepped at every update.
+        """
+        return cast("LRScheduler | None", self.lr_schedulers())
+
     def descend(self, loss: Tensor, clipped: Iterable[Iterable[Tensor]], max_grad_norm: float | None) -> None:
         """Step the optimizer down a loss, a scalar.
 
         The gradients of each lot of `clipped` weights are clipped together to `max_grad_norm`, whether or not they are
         scaled. None leaves them.
         """
-        optimizer: Any = self.optimizers()
+        optimizer = self.lightning_optimizer
         optimizer.zero_grad()
         self.manual_backward(loss)
         if max_grad_norm is not None:
@@ -480,10 +506,12 @@ class EnvRun(LightningModule):
 
     def step_schedule(self) -> None:
         """Step the learning rate schedule, if any."""
-        scheduler: Any = self.lr_schedulers()
-        if scheduler is not None:
-            scheduler.step()
+        schedule = self.rate_schedule
+        if schedule is not None:
+            schedule.step()
 
+    # Lightning counts the steps of its own wrapper of the optimizer. A graph steps the optimizer itself, and
+    # `global_step` would stand still, with all that goes by it: checkpoints, schedules, `max_steps`.
     def count_updates(self, number: int) -> None:
         """Add updates that Lightning has not made itself to `global_step`."""
         progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
@@ -521,15 +549,15 @@ class EnvRun(LightningModule):
     def train_dataloader(self) -> StepLoader:
         return StepLoader(STEPS_PER_EPOCH)
 
-    def test_dataloader(self) -> Any:
+    def test_dataloader(self) -> DataLoader[object]:
         return single_batch(suite_of(self))
 
-    def predict_dataloader(self) -> Any:
+    def predict_dataloader(self) -> DataLoader[object]:
         return single_batch(suite_of(self, "predict"))
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
-    def rank_state(self) -> dict[str, Any]:
+    def rank_state(self) -> dict[str, object]:
         """State of this process for an exact resume, but weights and optimizer."""
         return {
             "frames": self.frames,
@@ -538,20 +566,21 @@ class EnvRun(LightningModule):
             "random": random_state(self.env.device),
         }
 
-    def part_state(self, rank: int, replay: bool) -> dict[str, Any] | None:
+    def part_state(self, rank: int, replay: bool) -> dict[str, object] | None:
         """State that a process adds to a checkpoint in a file of its own, if any."""
         return self.rank_state() if rank else None
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
         checkpoint["frames"] = self.frames
         checkpoint[ENTRY] = run_record(self.run_config, self)
+        # A module that has only been evaluated plays in none.
         if hasattr(self, "rollout"):
             checkpoint |= self.rank_state()
         space = getattr(self, "space", None)
         if space is not None:
             checkpoint["agent_space"] = space.to_dict()
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: dict[str, object]) -> None:
         self.frames = whole("checkpoint", "frames", checkpoint.get("frames", 0), 0, _MOST_FRAMES)
         self.resume.checkpoint = checkpoint
 
@@ -603,23 +632,23 @@ class EnvRun(LightningModule):
                 "%s: %s holds no state of this process: its environments begin anew", self.process_name, resumed.path
             )
 
-    def _restore_process(self, state: Mapping[str, Any], resumed: Resumed) -> None:
+    def _restore_process(self, state: Mapping[str, object], resumed: Resumed) -> None:
         where = resumed.where
-        check_process_state(state, where)
+        saved = check_process_state(state, where)
         self.frames = whole(where, "frames", state.get("frames"), 0, _MOST_FRAMES)
         try:
-            self.rollout.load_state_dict(state["rollout"])
-            self.meter.load_state_dict(state["meter"])
+            self.rollout.load_state_dict(saved.rollout)
+            self.meter.load_state_dict(saved.meter)
         except ValueError as error:
             others = {name: pair for name, pair in resumed.changed.items() if name.startswith("model.env.")}
             more = f"; its environment had other options: {in_words(others)}" if others else ""
             raise ValueError(f"{where}: {error}{more}") from error
-        set_random_state(state["random"], self.env.device)
-        saved = "cuda" if "cuda" in state["random"] else "cpu"
+        set_random_state(saved.random, self.env.device)
+        before = "cuda" if "cuda" in saved.random else "cpu"
         now = self.env.device.type
-        if saved != now:
+        if before != now:
             rank_zero_info(
-                f"{self.process_name}: {where} was saved on {saved} and goes on on {now}: what is drawn at random"
+                f"{self.process_name}: {where} was saved on {before} and goes on on {now}: what is drawn at random"
                 " there begins anew, all else goes on"
             )
 
@@ -628,25 +657,25 @@ class EnvRun(LightningModule):
         own = f"environments, random numbers and replay, if any, of processes from {min(saved, now)} on"
         return f"{own} begin anew" if now > saved else f"{own} are left out"
 
-    def restore_part(self, part: Mapping[str, Any] | None, path: Path) -> None:
+    def restore_part(self, part: Mapping[str, object] | None, path: Path) -> None:
         """Restore a subclass's state from this process' part of a checkpoint, if any."""
 
     # -- evaluation -------------------------------------------------------------------------------------------------
 
     @in_section("validation")
-    def validation_step(self, suite: Any, batch_idx: int) -> None:
+    def validation_step(self, suite: Suite, batch_idx: int) -> None:
         scores = suite.play(self.policy_for(suite.env)).scores()
         if self.trainer.state.fn == "validate":
             suite.show(self.policy_name, scores)
         for name, score in scores.items():
             self.log(f"val/{name}", on_host(score), prog_bar=name == suite.headline, batch_size=1)
 
-    def test_step(self, suite: Any, batch_idx: int) -> None:
+    def test_step(self, suite: Suite, batch_idx: int) -> None:
         if self.trainer.is_global_zero:
             for name, score in self.compare(suite).items():
                 self.log(f"test/{name}", on_host(score), batch_size=1)
 
-    def compare(self, suite: Any) -> dict[str, float]:
+    def compare(self, suite: Suite) -> dict[str, float]:
         """Make the suite's table of the policy and its baselines.
 
         Returns:
@@ -658,7 +687,7 @@ class EnvRun(LightningModule):
         scores: dict[str, float] = suite.compare(policy, folder, self.policy_name, others, tested)
         return scores
 
-    def predict_step(self, suite: Any, batch_idx: int) -> Any:
+    def predict_step(self, suite: Suite, batch_idx: int) -> object:
         if not self.trainer.is_global_zero:
             return None
         folder, _ = results_folder(self, self.resume.checkpoint)
@@ -707,15 +736,16 @@ class ReplayRun(EnvRun):
         All of them then agree on `frames`. A resumed run has its replay from beside its checkpoint.
         """
         self.restore_run()
-        callbacks: list[Any] = self.trainer.callbacks  # type: ignore[attr-defined]
         needed = self._refilled_from + self.warmup_frames
-        savers = [each for each in callbacks if hasattr(each, "end_if_asked")]
+        savers = [each for each in callbacks_of(self.trainer) if hasattr(each, "end_if_asked")]
+        # All go on until the last one has enough. Whoever stopped before would wait in the first update for the others,
+        # and would have played less.
         while self.any_process(self.frames < needed or len(self.replay) < batch_size):
             for saver in savers:
                 saver.end_if_asked(self.trainer)
             play()
 
-    def part_state(self, rank: int, replay: bool) -> dict[str, Any] | None:
+    def part_state(self, rank: int, replay: bool) -> dict[str, object] | None:
         state = super().part_state(rank, replay) or {}
         if replay:
             state |= {"replay": replay_state(self.replay), "returns": self._returns()}
@@ -724,7 +754,7 @@ class ReplayRun(EnvRun):
     def _returns(self) -> dict[str, float]:
         return {"n_steps": self.rollout.n_steps, "gamma": float(self.rollout.gamma)}
 
-    def restore_part(self, part: Mapping[str, Any] | None, path: Path) -> None:
+    def restore_part(self, part: Mapping[str, object] | None, path: Path) -> None:
         """Take the replay, or fill it again before updates go on.
 
         Raises:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple, cast
 
 from lightning.pytorch import Trainer
+from torch import Tensor
 
-from torchrl_gpu.checkpoints.files import read_entry, read_part
+from torchrl_gpu.checkpoints.files import Manifest, read_entry, read_part
 from torchrl_gpu.checkpoints.loops import go_on
-from torchrl_gpu.checkpoints.record import resumed_changes
-from torchrl_gpu.system.archives import ENTRY
+from torchrl_gpu.checkpoints.record import Change, resumed_changes, saved_config
 from torchrl_gpu.system.arguments import shown
 
-Changes = Mapping[str, tuple[Any, Any]]
+Changes = Mapping[str, Change]
 """Options by name, each with its value in the checkpoint and now."""
 
 
@@ -32,8 +32,8 @@ class Resumed:
     """
 
     path: Path
-    content: Mapping[str, Any]
-    entry: Mapping[str, Any] | None
+    content: Mapping[str, object]
+    entry: Manifest | None
     saved_by: int
     changed: Changes
 
@@ -42,7 +42,7 @@ class Resumed:
         """Name of the checkpoint in messages."""
         return f"checkpoint {self.path}"
 
-    def part(self, rank: int) -> Mapping[str, Any] | None:
+    def part(self, rank: int) -> Mapping[str, object] | None:
         """What a process saved in a file of its own, if it did.
 
         Raises:
@@ -60,14 +60,15 @@ class RunResume:
     """
 
     def __init__(self) -> None:
-        self.checkpoint: Mapping[str, Any] | None = None
+        self.checkpoint: Mapping[str, object] | None = None
         self.changed: Changes = {}
 
-    def take(self, trainer: Trainer, run_config: Mapping[str, Any] | None) -> Resumed | None:
+    def take(self, trainer: Trainer, run_config: Mapping[str, object] | None) -> Resumed | None:
         """Give the checkpoint, once.
 
         None where the run begins anew, or has taken it already.
         """
+        # Given once: it holds all weights and states, which would stay in memory for the whole run.
         checkpoint = self.checkpoint
         self.checkpoint = None
         if checkpoint is None or trainer.ckpt_path is None:
@@ -75,15 +76,32 @@ class RunResume:
         go_on(trainer)
         path = Path(str(trainer.ckpt_path))
         entry = read_entry(checkpoint, f"checkpoint {path}")
+        # Another callback's checkpoint does not say. Lightning restores it on as many processes as there are.
         saved_by = trainer.world_size if entry is None else entry["world_size"]
-        record = checkpoint.get(ENTRY) or {}
-        self.changed = resumed_changes(record.get("config"), run_config)
+        self.changed = resumed_changes(saved_config(checkpoint), run_config)
         return Resumed(path, checkpoint, entry, saved_by, self.changed)
 
 
-def check_process_state(state: Mapping[str, Any], where: str) -> None:
-    """ValueError unless the state of a process holds what every run saves."""
+class ProcessState(NamedTuple):
+    """State of a process, as far as every run saves it.
+
+    Attributes:
+        rollout: As `Rollout.load_state_dict` checks it.
+        meter: As `EpisodeMeter.load_state_dict` checks it.
+        random: States of torch's generators, which `set_random_state` checks.
+    """
+
+    rollout: object
+    meter: Mapping[str, object]
+    random: dict[str, Tensor]
+
+
+def check_process_state(state: Mapping[str, object], where: str) -> ProcessState:
+    """Return the state of a process, or raise ValueError where a part is missing."""
+    found: dict[str, Mapping[str, object]] = {}
     for name in ("meter", "random"):
         value = state.get(name)
         if not isinstance(value, Mapping):
             raise ValueError(f"{where}: {name} must be a mapping, not {shown(value)}")
+        found[name] = value
+    return ProcessState(state["rollout"], found["meter"], cast("dict[str, Tensor]", found["random"]))

@@ -11,6 +11,7 @@ from lightning.pytorch import Trainer
 from torch import Tensor
 
 from torchrl_gpu.system.sections import section
+from torchrl_gpu.training.trainer_fields import is_trial
 
 
 class LoggedValue(NamedTuple):
@@ -53,7 +54,7 @@ class StepLog:
         """
         if trainer.barebones:
             return False
-        to_loggers = trainer._logger_connector.should_update_logs or trainer.fast_dev_run  # type: ignore[attr-defined]
+        to_loggers = trainer._logger_connector.should_update_logs or is_trial(trainer)
         ends = trainer.is_last_batch or 0 < trainer.max_steps <= trainer.global_step
         return bool(to_loggers or ends or not self._has_logged)
 
@@ -89,6 +90,7 @@ def _mean_over_processes(trainer: Trainer, values: Tensor, is_outcome: list[bool
     may_be_absent = torch.tensor(is_outcome, dtype=torch.bool, device=values.device)
     absent = values.isnan() & may_be_absent
     present = (~absent).to(values.dtype)
+    # Sums and counts in one message. A mean of means would count the processes that have no episode yet.
     both = torch.stack([torch.where(absent, 0.0, values), present])
     total, number = cast("Tensor", trainer.strategy.reduce(both, reduce_op="sum"))
     return total / number

@@ -85,6 +85,9 @@ def _saved_tensors(module: nn.Module) -> dict[str, Tensor]:
     return found
 
 
+# The same layer has another prefix in each agent. To ask the user for both prefixes would be simpler, and wants
+# somebody who knows how both agents are made. Names of weights have few dots, so that all pairs of prefixes can be
+# tried.
 def _best_prefixes(own: Iterable[str], given: Mapping[str, Tensor]) -> tuple[str, str]:
     """Prefixes of module and file behind which most names are the same.
 

@@ -261,14 +261,14 @@ def test_pictures_are_those_of_the_environment(kind: str) -> None:
 
 
 def test_what_is_wrong_is_said() -> None:
-    with pytest.raises(ValueError, match="GymnasiumVectorEnv: observations .*observation, not horizon"):
+    with pytest.raises(ValueError, match=r"GymnasiumVectorEnv: observations .*observation, not horizon"):
         GymnasiumVectorEnv(env_of("dishes"), ["horizon"])
-    with pytest.raises(ValueError, match="observations .*none"):
+    with pytest.raises(ValueError, match=r"observations .*none"):
         GymnasiumVectorEnv(env_of("dishes"), [])
     with pytest.raises(ValueError, match="output"):
         GymnasiumVectorEnv(env_of("dishes"), output="jax")  # type: ignore[arg-type]
     adapter = GymnasiumVectorEnv(env_of("dishes"))
-    with pytest.raises(gymnasium.error.ResetNeeded, match="GymnasiumVectorEnv.step: .*reset"):
+    with pytest.raises(gymnasium.error.ResetNeeded, match=r"GymnasiumVectorEnv.step: .*reset"):
         adapter.step(adapter.action_space.sample())
     adapter.reset()
     with pytest.raises(ValueError, match=r"actions .*\(8, 2\).*\(2,\)"):

@@ -146,9 +146,9 @@ def test_what_cannot_be_split_or_sent_is_told_before_anything_starts() -> None:
         WorkerPool(Global(6), 2)
     unsent = Walk(6)
     unsent.stride = lambda: 1.0
-    with pytest.raises(ValueError, match="EnvWorkers: Walk .*pickle"):
+    with pytest.raises(ValueError, match=r"EnvWorkers: Walk .*pickle"):
         WorkerPool(unsent, 2)
-    with pytest.raises(ValueError, match="Countdown: .*`like`"):
+    with pytest.raises(ValueError, match=r"Countdown: .*`like`"):
         WorkerPool(Countdown(2, device="cpu"), 2)
 
 
@@ -186,7 +186,7 @@ def test_the_axis_of_environments_is_where_sizes_differ() -> None:
 
 @pytest.mark.parametrize(("whole", "part"), [((3,), (3,)), ((6, 6), (2, 2)), ((6, 1), (2,)), ((12,), (4,))])
 def test_a_state_without_one_axis_of_environments_is_refused(whole: tuple[int, ...], part: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="EnvWorkers: cannot split x .*axis"):
+    with pytest.raises(ValueError, match=r"EnvWorkers: cannot split x .*axis"):
         axes({"x": torch.zeros(whole)}, {"x": torch.zeros(part)}, 6, 2)
 
 

@@ -26,7 +26,7 @@ def test_easy_objects_are_others_of_the_same_kind() -> None:
 
 
 def test_objects_trained_on_are_refused() -> None:
-    with pytest.raises(ValueError, match="evaluate: --seed .*7"):
+    with pytest.raises(ValueError, match=r"evaluate: --seed .*7"):
         easy(ProceduralSolids(seed=7), 7)
 
 

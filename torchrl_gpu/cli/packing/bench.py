@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import torch
 from rich.table import Table
@@ -23,7 +23,7 @@ from rich.table import Table
 from torchrl_gpu.cli.parser import OneLineParser, positive, whole
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.packing.items import ProceduralSolids
+from torchrl_gpu.envs.packing.items import ItemSource, ProceduralSolids
 from torchrl_gpu.policies.exploration import random_legal
 from torchrl_gpu.system import machine
 from torchrl_gpu.system.allocator import keep_freed_memory
@@ -32,6 +32,45 @@ from torchrl_gpu.system.console import progress, wide_console
 _MOST_REPETITIONS = 15
 COPY = "ceiling: memory copy"
 ADD_MAX = "ceiling: add and max"
+
+
+class BinChanges(TypedDict, total=False):
+    """Options of `PackingEnv` in which the settings differ."""
+
+    bin_size: tuple[float, float, float]
+    resolution: int
+    grid_step: int
+    items: ItemSource
+    num_items: int
+    orientations: str
+
+
+class RowData(TypedDict):
+    """A row as JSON.
+
+    Attributes:
+        rate: Median of the results a second.
+        seconds: Of each repetition.
+        calls: In a repetition.
+        results_per_call: As `TimedRow.per_call`.
+        range: Least and largest rate.
+        bytes_per_step: That a step must read and write, where that is known.
+        ratio: Of the rate to that of the NumPy reference.
+        share_of_copy: Of those bytes a second, in what a copy moves.
+    """
+
+    group: str
+    name: str
+    rate: float
+    seconds: list[float]
+    calls: int
+    results_per_call: int
+    threads: str
+    notes: str
+    range: list[float]
+    bytes_per_step: NotRequired[int]
+    ratio: NotRequired[float]
+    share_of_copy: NotRequired[float]
 
 
 @dataclass
@@ -86,6 +125,8 @@ def measure(
         once = _timed(each.run, 1)
         each.calls = max(1, round(seconds / repetitions / once))
         turns[id(each)] = max(2, min(repetitions, round(seconds / (once * each.calls))))
+    # Rows take turns. One row after the other would be simpler, and a processor that grows hot, or another program,
+    # would slow down one row and not the next.
     for turn in range(repetitions):
         for each in rows:
             if turn < turns[id(each)]:
@@ -112,6 +153,7 @@ def ceilings(device: torch.device) -> list[TimedRow]:
     The copy is between tensors too large for any cache, read and written. The add-max stays in the caches: a
     subtraction and a maximum of float32, in two calls, as the eager kernel has them.
     """
+    # Much larger than any cache, as what fits into one would be copied faster than memory goes.
     size = (1 << 28) if device.type == "cuda" else (1 << 25)
     source = torch.ones(size, device=device, dtype=torch.float32)
     target = torch.empty(size, device=device, dtype=torch.float32)
@@ -160,14 +202,16 @@ def main(argv: list[str]) -> int:
         rows += _rows(name, changes, args.num_envs, device)
     with progress("bench packing") as report:
         measure(rows, args.seconds, args.repetitions, on_row=report)
-    about = machine.describe(device) | {"keeps_freed_memory": kept} | machine.gpu_use(device)
+    here = machine.describe(device)
+    gpu = machine.gpu_use(device)
+    data = [_as_data(row, rows) for row in rows]
     arguments = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
     result = {
-        "machine": about,
+        "machine": {**here, "keeps_freed_memory": kept, **gpu},
         "arguments": arguments,
-        "rows": [_as_data(row, rows) for row in rows],
+        "rows": data,
     }
-    _show(result)
+    _show(data, here, gpu)
     if args.output:
         args.output.parent.mkdir(parents=True, exist_ok=True)
         args.output.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
@@ -192,8 +236,8 @@ def _parser() -> OneLineParser:
     return parser
 
 
-def _settings(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    irregular = {
+def _settings(args: argparse.Namespace) -> dict[str, BinChanges]:
+    irregular: BinChanges = {
         "bin_size": (0.4, 0.4, 0.3),
         "resolution": args.resolution,
         "grid_step": args.grid_step,
@@ -204,18 +248,20 @@ def _settings(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     return {"bpp10": {}, "irregular": irregular}
 
 
-def difference(changes: dict[str, Any], device: torch.device, steps: int) -> str:
+# A kernel that leaves something out is fast. So nothing is timed before both have played the same episodes.
+def difference(changes: BinChanges, device: torch.device, steps: int) -> str:
     """Return the first difference between kernels and reference in one line, or "".
 
     The kernels run on the device, the reference on the CPU. Both are driven for `steps` steps by the same actions,
     legal ones and now and then any, in a `PackingEnv` of `changes`.
     """
-    ours = PackingEnv(2, **changes | {"device": device, "seed": 0, "backend": "auto"})
-    theirs = PackingEnv(2, **changes | {"device": "cpu", "seed": 0, "backend": "reference"})
+    ours = PackingEnv(2, **changes, device=device, seed=0, backend="auto")
+    theirs = PackingEnv(2, **changes, device="cpu", seed=0, backend="reference")
     generator = torch.Generator().manual_seed(0)
     here = ours.reset()
     there = theirs.reset()
     for step in range(steps):
+        # Now and then any action: what an illegal one does must be the same, too.
         drawn = torch.rand(2, 1, generator=generator, dtype=torch.float32, device="cpu") < 0.05
         weights = there["action_mask"].float() + drawn + 1e-9
         action = weights.multinomial(1, generator=generator).squeeze(1)
@@ -234,13 +280,13 @@ def difference(changes: dict[str, Any], device: torch.device, steps: int) -> str
     return ""
 
 
-def _rows(name: str, changes: dict[str, Any], num_envs: list[int], device: torch.device) -> Iterator[TimedRow]:
+def _rows(name: str, changes: BinChanges, num_envs: list[int], device: torch.device) -> Iterator[TimedRow]:
     if name == "irregular":
         num_envs = sorted({min(n, _MOST_IRREGULAR) for n in num_envs})
-    reference = PackingEnv(1, **changes | {"device": "cpu", "seed": 0, "backend": "reference"})
+    reference = PackingEnv(1, **changes, device="cpu", seed=0, backend="reference")
     yield TimedRow("NumPy reference", random_steps(reference), group=name)
     for n in num_envs:
-        env = PackingEnv(n, **changes | {"device": device, "seed": 0})
+        env = PackingEnv(n, **changes, device=device, seed=0)
         threads = str(torch.get_num_threads()) if device.type == "cpu" else str(device)
         # Heights go in and out, z-maps and masks out.
         written = 8 * prod(env.bin.cells) + 5 * env.num_actions
@@ -264,24 +310,35 @@ def random_steps(env: PackingEnv) -> Callable[[int], None]:
     return run
 
 
-def _as_data(row: TimedRow, rows: list[TimedRow]) -> dict[str, Any]:
+def _as_data(row: TimedRow, rows: list[TimedRow]) -> RowData:
     reference = next((each.rate for each in rows if each.group == row.group and "bytes_per_step" not in each.extra), 0)
     copied = next(each.rate for each in rows if each.name == COPY)
-    found: dict[str, Any] = {"group": row.group, "name": row.name, "rate": row.rate, "seconds": row.seconds}
-    found |= {"calls": row.calls, "results_per_call": row.per_call, "threads": row.threads, "notes": row.notes}
-    found |= {"range": [min(row.rates), max(row.rates)]} | row.extra
-    if "bytes_per_step" in found:
-        found |= {"ratio": row.rate / reference, "share_of_copy": row.rate * found["bytes_per_step"] / copied}
+    around = [min(row.rates), max(row.rates)]
+    found: RowData = {
+        "group": row.group,
+        "name": row.name,
+        "rate": row.rate,
+        "seconds": row.seconds,
+        "calls": row.calls,
+        "results_per_call": row.per_call,
+        "threads": row.threads,
+        "notes": row.notes,
+        "range": around,
+    }
+    written = row.extra.get("bytes_per_step")
+    if isinstance(written, int):
+        found["bytes_per_step"] = written
+        found["ratio"] = row.rate / reference
+        found["share_of_copy"] = row.rate * written / copied
     return found
 
 
-def _show(result: dict[str, Any]) -> None:
+def _show(rows: list[RowData], at: machine.Machine, gpu: dict[str, str]) -> None:
     console = wide_console()
-    at = result["machine"]
     table = Table(title="PackingEnv, environment steps/s", title_justify="left")
     for heading in ("", "", "median", "range", "× NumPy", "% of memory", "threads", ""):
         table.add_column(heading, justify="right" if heading and heading != "threads" else "left", no_wrap=True)
-    for row in result["rows"]:
+    for row in rows:
         ratio = row.get("ratio")
         share = row.get("share_of_copy")
         rate = f"{row['rate']:,.3g}" if row["rate"] < 100 else f"{row['rate']:,.0f}"
@@ -294,7 +351,7 @@ def _show(result: dict[str, Any]) -> None:
         "Medians of repetitions that took turns; resets are in the time. Every step agrees with the reference, which"
         " steps one environment at a time. % of memory: the bytes that a step must read and write, of those copied.",
         f"{at['device_name']}, {at['cores']} cores, torch {at['versions']['torch']} with {at['torch_threads']} threads,"
-        f" GPU utilisation {at['gpu_utilisation']}, memory {at['gpu_memory']}.",
+        f" GPU utilisation {gpu['gpu_utilisation']}, memory {gpu['gpu_memory']}.",
         sep="\n",
         markup=False,
     )

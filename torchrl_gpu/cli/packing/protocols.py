@@ -6,7 +6,7 @@ import argparse
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torchrl_gpu.cli.evaluate import WHERE, add_common_options, write_tables
 from torchrl_gpu.cli.parser import OneLineParser, positive, whole
@@ -17,6 +17,11 @@ from torchrl_gpu.system.extras import load_mujoco
 if TYPE_CHECKING:
     from torchrl_gpu.envs import PackingEnv
     from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
+    from torchrl_gpu.policies import InferencePolicy, PackingPolicy
+    from torchrl_gpu.policies.policy import Policy
+
+    # Trained policies by the names of their rows.
+    Loaded = dict[str, InferencePolicy | PackingPolicy]
 
 BOXES = "bpp10"
 PALLETS = "pallets"
@@ -61,6 +66,7 @@ def _protocol_parser() -> OneLineParser:
     protocols = ("rs", "cut1", "cut2", "discrete125", "free125")
     add("--protocol", required=True, choices=protocols, help="boxes, orientations and the rule of stability")
     _add_policies(parser)
+    # Options of the other protocol, which code below reads of both.
     parser.set_defaults(**dict.fromkeys(_RULE), physics=0)
     add("--sequences", type=Path, help="file of box sequences in place of the fixed suite: .npy, .npz, .pt or .json")
     add("--unit", choices=("cells", "m", "cm", "mm"), help="of the sizes in the file; cells by default")
@@ -113,7 +119,7 @@ def _add_policies(parser: OneLineParser) -> None:
     add("--timed", type=whole(0), default=2, metavar="CASES", help="so many are packed alone for the time of one bin")
 
 
-def _by_protocol(args: argparse.Namespace) -> tuple[ProtocolSuite, Iterator[dict[str, Any]]]:
+def _by_protocol(args: argparse.Namespace) -> tuple[ProtocolSuite, Iterator[dict[str, object]]]:
     for name in ("unit", "misfits"):
         if args.sequences is None and getattr(args, name) is not None:
             raise ValueError(f"{WHERE}: --{name} {getattr(args, name)} has no effect without --sequences FILE")
@@ -141,29 +147,31 @@ def _by_protocol(args: argparse.Namespace) -> tuple[ProtocolSuite, Iterator[dict
     )
     suite.simulated = args.physics
     loaded = {name: _in_its_bin(policy, suite.env) for name, policy in loaded.items()}
+    compared: dict[str, Policy] = {**loaded}
     if "distribution" in knows and suite.foreign:
         raise ValueError(
             f"{WHERE}: --candidates and --knows distribution know the boxes of {args.protocol}, and the file has"
             f" {suite.foreign}"
         )
     if knows or (args.visible > 1 and args.beam):
-        loaded |= _planners(suite.env, loaded, knows, args)
+        compared |= _planners(suite.env, loaded, knows, args)
 
-    def tables() -> Iterator[dict[str, Any]]:
-        report = suite.compare_all({**baselines(suite.env, words), **loaded}, args.timed)
+    def tables() -> Iterator[dict[str, object]]:
+        policies: dict[str, Policy] = {**baselines(suite.env, words), **compared}
+        report = suite.compare_all(policies, args.timed)
         print_whole(protocol_table(report))
         yield report
 
     return suite, tables()
 
 
-def _policies(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
+def _policies(args: argparse.Namespace) -> tuple[Loaded, list[str]]:
     from torchrl_gpu.envs.packing.protocols import PALLETS, PROTOCOLS
     from torchrl_gpu.policies import PackingPolicy, load_policy
     from torchrl_gpu.policies.packing import BASELINES
     from torchrl_gpu.policies.registry import import_classes
 
-    loaded: dict[str, Any] = {}
+    loaded: Loaded = {}
     words: list[str] = []
     classes = import_classes(WHERE, args.classes)
     known_here = PALLETS | {"orders": {}} if args.protocol in PALLETS else PROTOCOLS | PALLETS
@@ -185,7 +193,7 @@ def _policies(args: argparse.Namespace) -> tuple[dict[str, Any], list[str]]:
     return loaded, list(dict.fromkeys(words))
 
 
-def _in_its_bin(policy: Any, env: PackingEnv) -> Any:
+def _in_its_bin(policy: InferencePolicy | PackingPolicy, env: PackingEnv) -> InferencePolicy | PackingPolicy:
     """Return a policy that fits the bin of an environment.
 
     Only placement weights fit bins of any size, and so have to be told. Others are returned as they are.
@@ -227,7 +235,7 @@ def _knowledge(args: argparse.Namespace) -> list[str]:
     return knows
 
 
-def _planners(env: PackingEnv, loaded: dict[str, Any], knows: list[str], args: argparse.Namespace) -> dict[str, Any]:
+def _planners(env: PackingEnv, loaded: Loaded, knows: list[str], args: argparse.Namespace) -> dict[str, Policy]:
     from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
     from torchrl_gpu.policies.packing.planners.beam_search import StreamSearch, VisibleSearch
     from torchrl_gpu.policies.packing.planners.expectation import ExpectedPlacement
@@ -236,6 +244,7 @@ def _planners(env: PackingEnv, loaded: dict[str, Any], knows: list[str], args: a
     candidates = args.candidates or CANDIDATES
     depth = args.depth or DEPTH
     beam = args.beam or BEAM
+    # Planners look ahead by values of bins, which only these policies have.
     by_tables: dict[str, PatchTables] = {}
     for name, policy in loaded.items():
         tables = [each for each in policy.modules() if isinstance(each, PatchTables)]
@@ -245,7 +254,7 @@ def _planners(env: PackingEnv, loaded: dict[str, Any], knows: list[str], args: a
         raise ValueError(
             f"{WHERE}: --candidates, --knows and --beam are for policies of afterstate values, and --policy names none"
         )
-    found: dict[str, Any] = {}
+    found: dict[str, Policy] = {}
     foretold = pretrained_next_items(env) if "distribution" in knows else None
     for name, table in by_tables.items():
         if args.visible > 1:
@@ -266,7 +275,8 @@ def _planners(env: PackingEnv, loaded: dict[str, Any], knows: list[str], args: a
     return found
 
 
-def _include(loaded: dict[str, Any], knows: list[str]) -> list[str]:
+# What no policy reads is not computed.
+def _include(loaded: Loaded, knows: list[str]) -> list[str]:
     from torchrl_gpu.envs.packing.env import INCLUDED_KEYS
 
     wanted = {"z_map"}

@@ -9,9 +9,10 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
+from torch import Tensor
 
 from torchrl_gpu.policies.encoders.clips import ENCODERS, VideoEncoder
 from torchrl_gpu.policies.weights import check_weights
@@ -106,7 +107,7 @@ class ClipEncoder:
         return encoder
 
 
-def read_weights(path: Path) -> dict[str, Any]:
+def read_weights(path: Path) -> dict[str, Tensor]:
     """Read the dict that `torch.save` wrote, on the CPU.
 
     The older format, of torchvision's files, is read too. ValueError if the file holds code or something else.

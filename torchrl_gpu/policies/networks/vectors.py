@@ -51,7 +51,7 @@ class _Vectors(nn.Module):
             )
         hidden = arguments.listed(where, "hidden", "a list of widths", hidden)
         hidden = [arguments.whole(where, "hidden", width, 1, _MOST_UNITS) for width in hidden]
-        norm: dict[str, Any] = {}
+        norm: dict[str, object] = {}
         if layer_norm:
             shapes = [{"normalized_shape": width} for width in hidden]
             norm = {"norm_class": nn.LayerNorm, "norm_kwargs": shapes}
@@ -119,7 +119,7 @@ class VectorCritic(_Vectors):
         return space.action_shape[0]
 
 
-def perceptron(widths: Sequence[int], activation: str = "relu") -> MLP:
+def perceptron(widths: Sequence[int], activation: object = "relu") -> MLP:
     """Linear layers with an activation between them, which read `observation`.
 
     Args:

@@ -169,7 +169,9 @@ def _orientations(policy: InferencePolicy, number: int) -> list[list[float]] | N
 
     None if they are not recorded.
     """
-    settings = (policy.about.get("env") or {}).get("init_args") or {}
+    env = policy.about.get("env")
+    settings = env.get("init_args") if isinstance(env, Mapping) else None
+    settings = settings or {}
     word = settings.get("orientations", "yaw")
     boxes = _are_boxes(policy, settings)
     if number > _MOST_ORIENTATIONS or not isinstance(boxes, bool):

@@ -9,7 +9,6 @@ import json
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -59,7 +58,7 @@ class PackingPolicy(TensorDictModuleBase):
     graph_rows = 16
 
     def __init__(
-        self, space: AgentSpace, tables: PatchTables | LinearPlacementValues, about: Mapping[str, Any] | None = None
+        self, space: AgentSpace, tables: PatchTables | LinearPlacementValues, about: Mapping[str, object] | None = None
     ) -> None:
         super().__init__()
         self.space = space
@@ -248,7 +247,7 @@ def _refined(
     space: AgentSpace,
     patches: list[str],
     levels: int,
-    settings: list[Any],
+    settings: list[object],
     weights: dict[str, Tensor],
 ) -> RefinedTables:
     """Tables with their network, from the settings and weights of a file."""

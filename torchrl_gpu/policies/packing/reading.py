@@ -13,7 +13,7 @@ from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.placement_values import NAMES, LinearPlacementValues
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy, register_reader
 from torchrl_gpu.policies.registry import REGISTRY
-from torchrl_gpu.policies.saved import NO_ENV, SavedPolicy, describe_error, most_bytes_for
+from torchrl_gpu.policies.saved import NO_ENV, SavedPolicy, describe_error, given_arguments, most_bytes_for
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.archives import read_archive
@@ -101,7 +101,6 @@ def _packer(saved: SavedPolicy, env: BatchedEnv | None) -> InferencePolicy:
         raise ValueError(f"env must be a PackingEnv for the hierarchical packer, not a {type(env).__name__}")
     make = REGISTRY.build("networks", saved.settings["networks"], PackerNetworks)
     networks: PackerNetworks = saved.build(make, "networks.")
-    names = ("margin", "shortlist", "item_shortlist")
-    given = {name: saved.settings[name] for name in names if name in saved.settings}
+    given = given_arguments(saved.settings, "margin", "shortlist", "item_shortlist")
     packer = HierarchicalPacker(env, networks, **given)
     return InferencePolicy(packer, AgentSpace.of(env), "HierarchicalPacker", saved.about)

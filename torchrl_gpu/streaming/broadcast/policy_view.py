@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -73,7 +73,7 @@ class PolicyView(NamedTuple):
         return facts
 
 
-def _action_facts(action: Any) -> dict[str, Scalar]:
+def _action_facts(action: Action) -> dict[str, Scalar]:
     """Return the values of an action as metadata."""
     facts: dict[str, Scalar] = {}
     if isinstance(action, Mapping):
@@ -83,7 +83,8 @@ def _action_facts(action: Any) -> dict[str, Scalar]:
         return facts
     # NumPy does not know every dtype of torch, such as bfloat16.
     if hasattr(action, "is_floating_point"):
-        action = to_array(action.double() if action.is_floating_point() else action)
+        tensor = cast("torch.Tensor", action)
+        action = to_array(tensor.double() if tensor.is_floating_point() else tensor)
     values = np.asarray(action)
     if values.size > 1 and values.dtype.kind in "iu":
         facts["choices"] = True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from types import ModuleType
 
 from torchrl_gpu.system.extras import how_to_install
 
@@ -17,7 +17,7 @@ _PACKAGES = {
 }
 
 
-def load(module: str, extra: str = "stream", where: str = "streaming") -> Any:
+def load(module: str, extra: str = "stream", where: str = "streaming") -> ModuleType:
     """Import a module of an optional package.
 
     Args:

@@ -64,7 +64,7 @@ def check_depth_range(depth_range: object, found: FrameFormat, where: str) -> No
     Raises:
         ValueError: It is not two finite numbers, the first below the second, or the frame has no depth.
     """
-    ends: list[Any] = list(depth_range) if isinstance(depth_range, tuple | list) else []
+    ends = list(depth_range) if isinstance(depth_range, tuple | list) else []
     are_numbers = [isinstance(each, numbers.Real) and not isinstance(each, bool) for each in ends]
     if are_numbers != [True, True] or not -math.inf < float(ends[0]) < float(ends[1]) < math.inf:
         raise ValueError(f"{where}: depth_range must be (near, far), metres, near below far, not {depth_range!r}")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from torchrl_gpu.streaming.codecs.extras import load
 from torchrl_gpu.streaming.ros2.images import RosImage, view_pixels
 from torchrl_gpu.streaming.ros2.picture_files import check_picture
 from torchrl_gpu.system.policy_messages import BadMessage, check_finite
+
+if TYPE_CHECKING:
+    from rosbags.typesys.store import Typestore
 
 IMAGE = "sensor_msgs/msg/Image"
 COMPRESSED = "sensor_msgs/msg/CompressedImage"
@@ -21,6 +24,10 @@ FLOATS = "std_msgs/msg/Float32MultiArray"
 DOUBLES = "std_msgs/msg/Float64MultiArray"
 IMAGES = {"Image": IMAGE, "CompressedImage": COMPRESSED}
 VECTORS = {"Float32MultiArray": FLOATS, "Float64MultiArray": DOUBLES, "JointState": JOINTS}
+
+Message: TypeAlias = Any
+"""A message of rosbags, whose class is made at run time from a definition of ROS."""
+
 _SECOND = 1_000_000_000  # ns
 # Characters of an error that are quoted.
 _MOST_QUOTED = 160
@@ -152,13 +159,13 @@ class Messages:
         return self._make("std_msgs/msg/Header", stamp=stamp, frame_id=frame_id)
 
     def _make(self, type_name: str, **fields: object) -> object:
-        message: object = self.store.types[type_name](**fields)
-        return message
+        make: Callable[..., object] = self.store.types[type_name]
+        return make(**fields)
 
     def _write(self, type_name: str, **fields: object) -> bytes:
         return bytes(self.store.serialize_cdr(self._make(type_name, **fields), type_name))
 
-    def _read(self, data: bytes | memoryview, type_name: str) -> Any:
+    def _read(self, data: bytes | memoryview, type_name: str) -> Message:
         try:
             return self.store.deserialize_cdr(data, type_name)
         except Exception as error:
@@ -168,7 +175,7 @@ class Messages:
 
 
 @cache
-def type_store() -> Any:
+def type_store() -> Typestore:
     """Return the message types of ROS 2 Humble.
 
     Those used here are the same in later distributions.
@@ -177,7 +184,7 @@ def type_store() -> Any:
     return typesys.get_typestore(typesys.Stores.ROS2_HUMBLE)
 
 
-def _stamp(message: Any) -> int:
+def _stamp(message: Message) -> int:
     """Return the stamp of a message, nanoseconds."""
     stamp = message.header.stamp
     return int(stamp.sec) * _SECOND + int(stamp.nanosec)

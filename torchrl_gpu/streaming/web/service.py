@@ -14,7 +14,7 @@ import stat
 import threading
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError, PayloadEncodingError
@@ -159,12 +159,13 @@ class Service:
                 self._socket.shutdown(socket.SHUT_RDWR)
             accepting.close()
 
-    def _handle_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _handle_exception(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """Keep the first error of the loop.
 
         An error over a peer that breaks off, or sends no TLS or no STUN, is none of the program's.
         """
-        error = context.get("exception")
+        found = context.get("exception")
+        error = found if isinstance(found, BaseException) else None
         if isinstance(error, OSError):
             _LOG.debug("%s: %s", context["message"], error)
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from lightning.pytorch import Callback
@@ -13,6 +13,7 @@ from torch import Tensor
 GraphOption = bool | Literal["auto"]
 """Option of a run: with graphs, without, or with them on CUDA where nothing speaks against it."""
 
+# Hooks that Lightning calls within an update.
 _HOOKS = ("on_before_backward", "on_after_backward", "on_before_optimizer_step", "on_before_zero_grad")
 
 
@@ -35,7 +36,7 @@ def takes_graphs(where: str, option: str, asked: GraphOption, device: torch.devi
     return asked
 
 
-def against_graphed_steps(reads_host: str | None, callbacks: Iterable[Any]) -> list[str]:
+def against_graphed_steps(reads_host: str | None, callbacks: Iterable[object]) -> list[str]:
     """What speaks against rollouts in a graph, in words.
 
     Args:
@@ -48,7 +49,7 @@ def against_graphed_steps(reads_host: str | None, callbacks: Iterable[Any]) -> l
 
 
 def against_graphed_updates(
-    precision: str, scaled: bool, processes: int, callbacks: Iterable[Any], weights: Iterable[Tensor]
+    precision: str, scaled: bool, processes: int, callbacks: Iterable[object], weights: Iterable[Tensor]
 ) -> list[str]:
     """What speaks against updates in a graph, in words.
 
@@ -72,7 +73,9 @@ def against_graphed_updates(
     return found
 
 
-def _watches_updates(callback: Any) -> bool:
+# A graph is one launch, within which no callback can be called. Lightning keeps no list of the hooks that a callback
+# has, so that each is compared with the empty one of the base class.
+def _watches_updates(callback: object) -> bool:
     said = getattr(callback, "watches_updates", None)
     if said is not None or not isinstance(callback, Callback):
         return bool(said)

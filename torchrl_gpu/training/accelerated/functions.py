@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, final
+from typing import ClassVar, NamedTuple, final
 
 import torch
-from tensordict import TensorDictBase
+from tensordict import NestedKey, TensorDictBase
 from torch import Tensor
 
 from torchrl_gpu.training.accelerated.graphs import Capture, Graph, capture_for, copied
@@ -28,7 +28,7 @@ class Recorded(NamedTuple):
     data: TensorDictBase
 
 
-class GraphedBody(Accelerator[Recorded]):
+class GraphedBody(Accelerator[Recorded, TensorDictBase, tuple[list[Tensor], list[Tensor]], Outcome]):
     """Base class of functions of a tensordict whose faster form is a graph.
 
     A call copies its data into tensors that the graph reads. What the function keeps, such as weights, is read and
@@ -58,7 +58,7 @@ class GraphedBody(Accelerator[Recorded]):
     def _written(self) -> list[Tensor]:
         """Tensors that a call changes and that the next one reads."""
 
-    def _run(self, data: TensorDictBase, settings: Any) -> TensorDictBase:
+    def _run(self, data: TensorDictBase, settings: object) -> TensorDictBase:
         """The results of a call.
 
         Args:
@@ -72,16 +72,17 @@ class GraphedBody(Accelerator[Recorded]):
             return self._body(data)
         return self._replayed(recorded, data)
 
-    def _note(self, data: TensorDictBase, settings: Any) -> None:
+    def _note(self, data: TensorDictBase, settings: object) -> None:
         """Count a call that ran plainly."""
         self.note_call(self._key(data, settings))
 
-    def _key(self, data: TensorDictBase, settings: Any) -> Any:
+    def _key(self, data: TensorDictBase, settings: object) -> object:
         return _shapes(data), casts(self.device), settings
 
     def _replayed(self, recorded: Recorded, data: TensorDictBase) -> TensorDictBase:
         values = list(data.values(True, True))
         if values:
+            # One launch for all of them: a launch for each tensor is what the graph is there to save.
             torch._foreach_copy_(list(recorded.data.values(True, True)), values)
         recorded.graph.replay()
         # The cache may hold weights as they were before.
@@ -96,6 +97,7 @@ class GraphedBody(Accelerator[Recorded]):
 
     def _restore(self, saved: tuple[list[Tensor], list[Tensor]]) -> None:
         for value, before in zip(*saved, strict=True):
+            # In place, since a graph reads its tensors where they were when it was captured.
             value.copy_(before)
         torch.clear_autocast_cache()
 
@@ -149,7 +151,7 @@ class GraphedFunction(GraphedBody):
         written: Callable[[], Sequence[Tensor]],
         device: torch.device,
         *,
-        settings: Callable[[], Any] | None = None,
+        settings: Callable[[], object] | None = None,
         capture: Capture | None = None,
     ) -> None:
         self._name = name
@@ -174,5 +176,5 @@ class GraphedFunction(GraphedBody):
         return list(self._changed())
 
 
-def _shapes(data: TensorDictBase) -> list[tuple[Any, torch.Size, torch.dtype]]:
+def _shapes(data: TensorDictBase) -> list[tuple[NestedKey, torch.Size, torch.dtype]]:
     return [(key, value.shape, value.dtype) for key, value in data.items(True, True)]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import torch
 from tensordict import TensorDictBase
@@ -120,6 +119,8 @@ def operator_named(what: str) -> Iterator[None]:
         raise RuntimeError(f"{what} cannot be captured in a CUDA graph: {last.name} fails: {reason}") from error
 
 
+# CUDA's error of a failed capture does not say which operator no graph can hold, and that is what somebody has to know
+# to change the function. So the name of each operator is noted as it is called.
 class _LastOperator(TorchDispatchMode):
     """Record of the operator that was called last, and of its exception."""
 
@@ -128,7 +129,13 @@ class _LastOperator(TorchDispatchMode):
         self.name = "no operator"
         self.error: Exception | None = None
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
         self.name = str(func)
         self.error = None
         try:

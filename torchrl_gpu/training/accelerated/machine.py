@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import textwrap
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,9 +23,12 @@ Fused operators, and sums on a GPU, round in another order.
 """
 
 Form = TypeVar("Form")
+Data = TypeVar("Data")
+State = TypeVar("State")
+Result = TypeVar("Result")
 
 
-class Accelerator(ABC, Generic[Form]):
+class Accelerator(ABC, Generic[Form, Data, State, Result]):
     """Base class of functions with a faster form: a graph, or compiled code.
 
     There are three states. At first operators run one by one. Once `patience` calls were alike in their settings, the
@@ -33,7 +36,8 @@ class Accelerator(ABC, Generic[Form]):
     the faster one runs from then on, until a call has other settings. Where making it fails, or it gives something
     else, one warning says why, and operators run one by one for good. Making and trying leaves everything as it was.
 
-    A subclass says how the form is made and tried, by the methods below.
+    A subclass says how the form is made and tried, by the methods below. It names four types: the faster form, the data
+    of a call, the copy of all that a call may change, and what two forms are compared by.
 
     Args:
         device: Where the function computes.
@@ -57,34 +61,34 @@ class Accelerator(ABC, Generic[Form]):
         self.active = active
         self.gives_up = False
         # Each with its settings.
-        self._forms: list[tuple[Any, Form]] = []
-        self._last: Any = None
+        self._forms: list[tuple[object, Form]] = []
+        self._last: object = None
         self._alike = 0
 
     @abstractmethod
-    def _saved(self) -> Any:
+    def _saved(self) -> State:
         """Copies of all that a call may change, random numbers apart."""
 
     @abstractmethod
-    def _restore(self, saved: Any) -> None:
+    def _restore(self, saved: State) -> None:
         """Put everything back to what `_saved` returned."""
 
     @abstractmethod
-    def _made(self, data: Any) -> Form:
+    def _made(self, data: Data) -> Form:
         """The faster form for calls with such data.
 
         Whatever it raises is why there is none.
         """
 
     @abstractmethod
-    def _tried(self, form: Form | None, data: Any) -> Any:
+    def _tried(self, form: Form | None, data: Data) -> Result:
         """Numbers and states of a call by a form, in new tensors.
 
         For None operators run one by one.
         """
 
     @abstractmethod
-    def _compare(self, plain: Any, found: Any) -> None:
+    def _compare(self, plain: Result, found: Result) -> None:
         """Raise RuntimeError where the results of `_tried` differ by more than rounding."""
 
     @property
@@ -111,7 +115,7 @@ class Accelerator(ABC, Generic[Form]):
         self._last = None
         self._alike = 0
 
-    def form_for(self, settings: Any, data: Any = None) -> Form | None:
+    def form_for(self, settings: object, data: Data) -> Form | None:
         """The faster form for a call.
 
         It is None where operators are to run one by one.
@@ -122,6 +126,7 @@ class Accelerator(ABC, Generic[Form]):
         """
         if not self.is_open:
             return None
+        # A list and no dict: settings may hold what has no hash, such as the options of an optimizer.
         for known, form in self._forms:
             if known == settings:
                 return form
@@ -138,7 +143,7 @@ class Accelerator(ABC, Generic[Form]):
         self._forms.append((settings, form))
         return form
 
-    def note_call(self, settings: Any) -> int:
+    def note_call(self, settings: object) -> int:
         """Count a call.
 
         Returns:
@@ -163,7 +168,11 @@ class Accelerator(ABC, Generic[Form]):
         """Name of the function in messages."""
         return type(self).__name__
 
-    def _proven(self, data: Any) -> Form:
+    # To trust a graph or a compiler would be simpler. But a capture leaves out what the host does between two
+    # operators, and a compiler may be wrong on one chip alone. Neither raises anything then, and the run learns from
+    # wrong numbers. So each form is compared once with operators one by one, from the same state and the same random
+    # numbers.
+    def _proven(self, data: Data) -> Form:
         """Make a form, and return it once it has given the same as operators do."""
         before = self._saved()
         try:

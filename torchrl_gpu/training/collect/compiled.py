@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast, final
+from typing import NamedTuple, final
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
@@ -32,7 +32,7 @@ class Before(NamedTuple):
 
 
 @final
-class CompiledSteps(Accelerator[CompiledFunction]):
+class CompiledSteps(Accelerator[CompiledFunction, TensorDictBase, Before, list[Tensor]]):
     """`play_steps` with every step as one compiled function of tensors.
 
     Weights and buffers of the policy and the environment's state are inputs of the function, random numbers come from
@@ -101,6 +101,8 @@ class CompiledSteps(Accelerator[CompiledFunction]):
         size = len(self._kept_keys)
         played = []
         for _ in range(steps):
+            # State and weights are arguments of the function: tensors that a compiler finds inside of an object it
+            # takes for the same ones at every call.
             found = function([*self._weights, *values])
             played.append(found[:size])
             values = found[size:]
@@ -116,7 +118,7 @@ class CompiledSteps(Accelerator[CompiledFunction]):
         return out
 
     def _stacked(self, played: list[list[Tensor]]) -> TensorDictBase:
-        steps: TensorDictBase = cast("Any", torch.stack)([self._empty] * len(played), 1)
+        steps: TensorDictBase = torch.stack([self._empty] * len(played), 1)
         for number, key in enumerate(self._kept_keys):
             values = [step[number] for step in played]
             steps.set(key, torch.stack(values, 1))

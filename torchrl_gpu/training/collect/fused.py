@@ -60,7 +60,7 @@ class Left(NamedTuple):
 
 
 @final
-class FusedRollout(Accelerator[WholePlayer]):
+class FusedRollout(Accelerator[WholePlayer, tuple[TensorDictBase, int], dict[str, Tensor], Left]):
     """`play_steps` by a native function, where there is one.
 
     The first rollout is tried both ways. Where anything differs by a bit, in what is kept, shown, or in the
@@ -129,6 +129,8 @@ class FusedRollout(Accelerator[WholePlayer]):
             played, after = self._play(form, shown, steps)
         return Left(played, after, copies(self.env._env_state()))
 
+    # To the bit, where a graph may round otherwise: the native function does the same arithmetic in the same order, so
+    # that any difference is a fault.
     def _compare(self, plain: Left, found: Left) -> None:
         for name, ours, theirs in _pairs(plain, found):
             if not _same_bits(ours, theirs):

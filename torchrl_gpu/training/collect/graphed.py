@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
 
 @final
-class GraphedRollout(Accelerator[Graph]):
+class GraphedRollout(Accelerator[Graph, None, Place, list[Tensor]]):
     """`play_steps` as one replay of a graph of all T steps, on CUDA.
 
     A call copies the environment's state and observations into tensors of the graph, unless they are there already, so
@@ -93,7 +93,8 @@ class GraphedRollout(Accelerator[Graph]):
             self._groups = current.select(*self._shown_keys).empty(recurse=True)
         self._put(now)
         mode = getattr(self.policy, "training", None)
-        graph = self.form_for((self.env.seed, exploration_type(), mode, casts(self.device)))
+        # Each of these decides which operators run, or what they draw, and none is a tensor that a replay could read.
+        graph = self.form_for((self.env.seed, exploration_type(), mode, casts(self.device)), None)
         if graph is None:
             return self._play(), self._showing()
         with section("rollout graph"):

@@ -49,6 +49,8 @@ class EpisodeMeter:
         memory = torch.where(self.finished > 0, self.memory, 0.0)
         rest = 1 - memory
         for name, recent in self.recent.items():
+            # Both cases are computed and one is taken: a branch on whether an episode has ended would read the device
+            # back.
             mean = torch.where(done, steps[name].float(), 0.0).sum() / at_least_one
             self.recent[name] = torch.where(any_ended, memory * recent + rest * mean, recent)
         self.finished = self.finished + number
@@ -57,10 +59,10 @@ class EpisodeMeter:
         recent = {f"recent_{name}": value for name, value in self.recent.items()}
         return {"finished": self.finished, **recent}
 
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         device = self.finished.device
         entries: dict[NestedKey, Entry] = {f"recent_{name}": Entry(torch.float32, ()) for name in self.recent}
         entries["finished"] = Entry(torch.int64, (), Bounds(0, _MOST_EPISODES))
-        check_entries("EpisodeMeter.load_state_dict", state, entries, more=True)
-        self.finished = state["finished"].to(device)
-        self.recent = {name: state[f"recent_{name}"].to(device) for name in self.recent}
+        found = check_entries("EpisodeMeter.load_state_dict", state, entries, more=True)
+        self.finished = found["finished"].to(device)
+        self.recent = {name: found[f"recent_{name}"].to(device) for name in self.recent}

@@ -42,6 +42,8 @@ def n_step(steps: TensorDictBase, n: int, gamma: float) -> TensorDictBase:
     alive = torch.ones_like(done[:, :length])
     total = torch.zeros_like(reward[:, :length])
     count = torch.zeros_like(alive, dtype=torch.int64)
+    # A loop over the n rewards of a return and not over the steps: n is small, and all steps of all environments are
+    # worked on side by side.
     for k in range(n):
         gained = gamma**k * reward[:, k : k + length]
         # Not a product: 0 times infinity is NaN.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
 from torch import Tensor
+from torchrl.data import Composite
 
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.envs.state_validation import Bounds, Entry, check_entries, entries_of, flat_entries
@@ -113,6 +114,9 @@ class Rollout:
             self.pending = found["pending"]
             return found["transitions"], fresh
 
+    # A return needs the n − 1 steps that follow. To cut returns at the end of a call would be simpler, and would make
+    # transitions depend on how long a rollout is. So the last n − 1 steps of a call wait for the next one, also across
+    # a checkpoint.
     def _completed(self, played: TensorDictBase) -> TensorDictBase:
         """Transitions whose return is complete, and steps whose return is not."""
         kept = played["kept"]
@@ -143,6 +147,8 @@ class Rollout:
         if self.workers is not None:
             self.workers.set_frames(frames)
 
+    # From the fastest way to the plainest. Workers come first, since they step environments that no graph, compiler or
+    # native function of this process could reach.
     def _play(self, policy: Policy, steps: int) -> tuple[TensorDictBase, TensorDictBase]:
         """Play in the fastest way that there is for this environment and policy."""
         if self.workers is not None:
@@ -172,7 +178,7 @@ class Rollout:
         current = self.current.apply(Tensor.clone)
         return {"env": self.env.state_dict(), "current": current.to_dict(), "pending": pending}
 
-    def load_state_dict(self, state: dict) -> None:
+    def load_state_dict(self, state: object) -> None:
         where = "Rollout.load_state_dict"
         wanted = {"env", "current", "pending"}
         if not isinstance(state, Mapping) or not wanted <= set(state):
@@ -206,7 +212,7 @@ class Rollout:
                 entries["next", str(key)] = known[key]
         return entries
 
-    def _own_entries(self, spec: Any) -> dict[str, Entry]:
+    def _own_entries(self, spec: Composite) -> dict[str, Entry]:
         """Specs by the last part of their keys.
 
         They are the environments', or their robots' where there is a group.
@@ -218,7 +224,7 @@ class Rollout:
                 entries[path[-1]] = entry
         return entries
 
-    def _checked_current(self, where: str, given: Any) -> TensorDictBase:
+    def _checked_current(self, where: str, given: object) -> TensorDictBase:
         wanted = entries_of(self.env.full_observation_spec) | entries_of(self.env.full_done_spec)
         found = check_entries(where, given, wanted, more=True)
         # A group keeps its batch size.
@@ -226,13 +232,13 @@ class Rollout:
         for key, value in found.items():
             current.set(key, value.to(self.env.device))
         # The others are what a policy wrote, which it will write again.
-        for key, other in flat_entries(given).items():
+        for key, other in flat_entries(cast("Mapping[object, object]", given)).items():
             leading = tuple(current.get(key[:-1]).shape) if isinstance(key, tuple) else tuple(current.shape)
             if key not in found and isinstance(other, Tensor) and tuple(other.shape[: len(leading)]) == leading:
                 current.set(key, other.to(self.env.device))
         return current
 
-    def _checked_pending(self, where: str, given: Any) -> TensorDictBase | None:
+    def _checked_pending(self, where: str, given: object) -> TensorDictBase | None:
         if given is None:
             return None
         flat = flat_entries(given) if isinstance(given, Mapping) else {}

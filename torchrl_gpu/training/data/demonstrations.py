@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from torchrl_gpu.demonstrations import Demonstrations, read_demonstrations
 from torchrl_gpu.demonstrations.recordings import OnBad
@@ -18,6 +19,12 @@ from torchrl_gpu.system.arguments import shown
 from torchrl_gpu.training.data.episodes import Episodes, StepLoader, single_batch
 
 _LOG = logging.getLogger(__name__)
+
+
+class _Cloning(Protocol):
+    """Module that says how many training steps a pass over some rows takes."""
+
+    def steps_of(self, rows: int) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -101,7 +108,7 @@ class DemonstrationEpisodes(Episodes):
         _LOG.info("demonstrations: %s: %s, %s of them held back", self.path, rows, f"{len(held):,}")
 
     def _split(self, found: Demonstrations) -> tuple[Tensor, Tensor]:
-        there: dict[str, list[int]] = found.about.get("masks", {})
+        there = cast("dict[str, list[int]]", found.about.get("masks", {}))
         if self.masks is None:
             if there.get("train") and there.get("valid"):
                 _LOG.warning(
@@ -116,6 +123,7 @@ class DemonstrationEpisodes(Episodes):
             if not there.get(name):
                 known = f"masks {shown(sorted(there))}" if there else "no masks"
                 refuse(self.path, f"episodes of mask/{name}", known)
+        # Episodes that are in both would be learned by heart, and validation would praise that.
         train = set(there[self.masks[0]])
         held = set(there[self.masks[1]])
         both = train & held
@@ -141,15 +149,15 @@ class DemonstrationEpisodes(Episodes):
 
     def train_dataloader(self) -> StepLoader:
         assert self.trainer is not None
-        module: Any = self.trainer.lightning_module
+        module = cast("_Cloning", self.trainer.lightning_module)
         return StepLoader(self.asked_steps or module.steps_of(len(self.train_rows)))
 
-    def val_dataloader(self) -> Any:
+    def val_dataloader(self) -> DataLoader[object]:
         if not self._has_env() or not self.plays:
             return single_batch(self._held())
         return single_batch(self._held(), self.suite("validate"))
 
-    def test_dataloader(self) -> Any:
+    def test_dataloader(self) -> DataLoader[object]:
         return single_batch(self.suite("test") if self._has_env() else self._held())
 
     def _held(self) -> HeldOut:

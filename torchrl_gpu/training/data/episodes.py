@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import cast
 
 import torch
-from lightning.pytorch import LightningDataModule
-from torch.utils.data import DataLoader, DistributedSampler
+from lightning.pytorch import LightningDataModule, LightningModule
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from torchrl_gpu.envs.base import BatchedEnv
 from torchrl_gpu.evaluation.episodes import suite_for
@@ -54,15 +54,16 @@ class StepLoader:
         self._goes_on = True
 
 
-def single_batch(*suites: object) -> Any:
+def single_batch(*suites: object) -> DataLoader[object]:
     """A loader whose batches are suites.
 
     It has a generator of its own: a loader draws a seed whenever it begins, and training must not depend on how often
     it is validated. Every process gets all suites, so that all log the same and stop at the same step: Lightning would
     give each a share of the suites by a sampler of its own, if there were no such sampler here.
     """
-    data: Any = list(suites)
-    everyone_all: DistributedSampler[Any] = DistributedSampler(data, num_replicas=1, rank=0, shuffle=False)
+    # A list is a data set for a loader, though torch's types do not say so.
+    data = cast("Dataset[object]", list(suites))
+    everyone_all: DistributedSampler[object] = DistributedSampler(data, num_replicas=1, rank=0, shuffle=False)
     return DataLoader(data, batch_size=None, num_workers=0, generator=torch.Generator(), sampler=everyone_all)
 
 
@@ -107,18 +108,18 @@ class Episodes(LightningDataModule):
             arguments.optional(arguments.whole, type(self).__name__, name, count, 1)
 
     @property
-    def env(self) -> Any:
+    def env(self) -> BatchedEnv:
         """The environment that the module trains in."""
         assert self.trainer is not None
-        env = getattr(self.trainer.lightning_module, "env", None)
-        if not isinstance(env, self.env_class):
+        env: BatchedEnv | None = getattr(self.trainer.lightning_module, "env", None)
+        if env is None or not isinstance(env, self.env_class):
             raise ValueError(
                 f"{type(self).__name__}: the model must train in a {self.env_class.__name__}, and its env is a"
                 f" {type(env).__name__}"
             )
         return env
 
-    def suite(self, stage: str = "test", num_episodes: int | None = None) -> Suite[Any, Any]:
+    def suite(self, stage: str = "test", num_episodes: int | None = None) -> Suite:
         """Episodes of "validate", "test" or "predict", on the environment's device."""
         of_stage = self.num_val_episodes if stage == "validate" else self.num_episodes
         number = num_episodes or of_stage
@@ -134,30 +135,32 @@ class Episodes(LightningDataModule):
             return self.seed
         # A pool of items has a seed of its own.
         items = getattr(self.env, "items", None)
-        trained = {self.env.seed, getattr(items, "seed", None)}
+        seeds = [self.env.seed, getattr(items, "seed", None)]
+        trained = {seed for seed in seeds if seed is not None}
         return unseen_seed(self.seed, trained, validation=stage == "validate")
 
     def train_dataloader(self) -> StepLoader:
         return StepLoader(self.steps_per_epoch)
 
-    def val_dataloader(self) -> Any:
+    def val_dataloader(self) -> DataLoader[object]:
         return single_batch(self.suite("validate"))
 
-    def test_dataloader(self) -> Any:
+    def test_dataloader(self) -> DataLoader[object]:
         return single_batch(self.suite("test"))
 
-    def predict_dataloader(self) -> Any:
+    def predict_dataloader(self) -> DataLoader[object]:
         return single_batch(self.suite("predict"))
 
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+    def transfer_batch_to_device(self, batch: object, device: torch.device, dataloader_idx: int) -> object:
         """Leave suites, which are on their device already."""
         return batch
 
 
-def suite_of(module: Any, stage: str = "test", num_episodes: int | None = None) -> Suite[Any, Any]:
+def suite_of(module: LightningModule, stage: str = "test", num_episodes: int | None = None) -> Suite:
     """Suite of a stage, of the Trainer's data module or else of default `Episodes`."""
-    data: Any = getattr(module.trainer, "datamodule", None)
-    if not hasattr(data, "suite"):
+    data = getattr(module.trainer, "datamodule", None)
+    if data is None or not hasattr(data, "suite"):
         data = Episodes()
         data.trainer = module.trainer
-    return data.suite(stage, num_episodes)
+    suite: Suite = data.suite(stage, num_episodes)
+    return suite

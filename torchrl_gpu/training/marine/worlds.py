@@ -69,7 +69,8 @@ class NavigationWorlds(Episodes):
 
         `num_episodes` are spread evenly over the rows, the first of which have one more.
         """
-        env: MarineNavEnv = self.env
+        env = self.env
+        assert isinstance(env, MarineNavEnv), "`env_class` says so"
         seeds = {"test": self.seed, "validate": self.val_seed}
         # Both are checked before either is played, so that no run is in vain.
         if env.seed in seeds.values():

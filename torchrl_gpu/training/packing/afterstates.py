@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, cast, final
+from typing import NamedTuple, cast, final
 
 import torch
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
@@ -67,10 +68,10 @@ class _Unsaved(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros((), dtype=torch.float32, device="cpu"))
 
-    def _save_to_state_dict(self, *args: Any) -> None:
+    def _save_to_state_dict(self, *args: object) -> None:
         """Save nothing."""
 
-    def _load_from_state_dict(self, *args: Any) -> None:
+    def _load_from_state_dict(self, *args: object) -> None:
         """Miss nothing."""
 
 
@@ -181,18 +182,18 @@ class AfterstateLearning(EnvRun):
     def policy_for(self, env: BatchedEnv) -> Policy:
         return PackingPolicy(self.space, self.tables)
 
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(self, checkpoint: dict[str, object]) -> None:
         """Pack tables to the weights that have learned."""
         super().on_save_checkpoint(checkpoint)
         for name in _STATES & set(checkpoint):
-            checkpoint[name] = pack_tables(self, checkpoint[name])
+            checkpoint[name] = pack_tables(self, cast("Mapping[str, object]", checkpoint[name]))
 
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, checkpoint: dict[str, object]) -> None:
         super().on_load_checkpoint(checkpoint)
         for name in _STATES & set(checkpoint):
-            checkpoint[name] = unpacked_state("checkpoint", self, checkpoint[name])
+            checkpoint[name] = unpacked_state("checkpoint", self, cast("Mapping[str, object]", checkpoint[name]))
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         weights = list(self.tables.parameters())
         if not weights:
             return None
@@ -243,10 +244,10 @@ class AfterstateLearning(EnvRun):
             return
         self._graphed_updates = GraphedLearning(
             ModuleLearner(self.tables, self._network_loss),
-            cast("torch.optim.Optimizer", self.optimizers(use_pl_optimizer=False)),
+            self.torch_optimizer,
             batches=self._draws,
             updates=self.sweeps,
-            schedule=cast("Any", self.lr_schedulers()),
+            schedule=self.rate_schedule,
         )
 
     @property
@@ -280,7 +281,7 @@ class AfterstateLearning(EnvRun):
         self.tables.network.load_state_dict(trained.network.state_dict())
 
     @in_section("step")
-    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+    def training_step(self, batch: object, batch_idx: int) -> dict[str, Tensor]:
         by_gradients = isinstance(self.tables, RefinedTables)
         # The operators of plain tables are small; a network's products gain from threads.
         with single_threaded(active=self.device.type == "cpu" and not by_gradients):
@@ -307,6 +308,8 @@ class AfterstateLearning(EnvRun):
                 self._shared.exchange()
         return errors
 
+    # Tables are learned from whole trajectories, from the last step to the first. Processes therefore exchange what
+    # they have played, and not gradients, which tables do not have.
     def _of_all(self, played: Played) -> Played:
         """Rollouts of all processes, in the order of the processes."""
         if self.trainer.world_size == 1:
@@ -373,6 +376,8 @@ class AfterstateLearning(EnvRun):
             losses.append(loss.detach())
         return losses
 
+    # The values to reach are computed once for a rollout, by the network as it was before. To compute them anew for
+    # every batch would follow the network closer, at the cost of all bins of all trajectories each time.
     def _draws(self, data: TensorDictBase) -> Iterator[TensorDictBase]:
         """Batches of bins drawn from trajectories, with the values that they are to reach."""
         tables = cast("RefinedTables", self.tables)

@@ -64,6 +64,8 @@ class Population(nn.Module):
         generator = torch.Generator().manual_seed((seed + _SEED_STEP * (number + 1)) % 2**63)
         shape = self.members, len(self.mean)
         normal = torch.randn(shape, dtype=torch.float64, device="cpu", generator=generator)
+        # For every generation, where the tutorial saves most of these decompositions: there are few weights, and an
+        # episode takes longer.
         values, self._axes = torch.linalg.eigh(self.covariance)
         self._scale = values.clamp_min(_LEAST_VARIANCE).sqrt()
         self._moves = (normal.to(self.mean.device) * self._scale) @ self._axes.T

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import final
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -86,6 +86,8 @@ class PlacementEvolution(EnvRun):
         if not isinstance(first, LinearPlacementValues):
             raise ValueError(f"{where}: begin must be a policy of placement weights, which {self.begin!r} is not")
         weight = first.weight.double() / first.weight.abs().max()
+        # Weights differ by orders of magnitude, and the search begins with steps that are as long along every axis. So
+        # it counts each weight in units of its first value.
         self.register_buffer("unit", weight.abs().clamp_min(LEAST_UNIT))
         self.population = Population(weight / self.unit, self.step_size, self.members)
         self.values = LinearPlacementValues(self.space, weight.tolist(), self.candidates)
@@ -107,6 +109,8 @@ class PlacementEvolution(EnvRun):
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
+        # All members pack the same orders. With orders of their own, the luck of the draw would decide which member is
+        # better.
         self.env.renumber(self.env.first_env, copies=self.members)
         # It keeps the environment's state for checkpoints.
         self.rollout = Rollout(self.env, ["box_heightmap"], n_steps=1, gamma=1.0)
@@ -125,7 +129,7 @@ class PlacementEvolution(EnvRun):
 
     @in_section("step")
     @torch.no_grad()
-    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+    def training_step(self, batch: object, batch_idx: int) -> dict[str, Tensor]:
         drawn = self.population.draw(self.env.seed) * self.unit
         weights = drawn.float().repeat_interleave(self.env.num_envs // self.members, 0)
         filled = self._pack(weights)
@@ -141,6 +145,8 @@ class PlacementEvolution(EnvRun):
             self.log_step({**logged, **self.outcomes, "frames": self.frames})
         return {"loss": -fitness.mean()}
 
+    # Episodes end at different steps, and to ask after each step whether all have ended would make the host wait for
+    # the device as often. So that is asked now and then.
     def _pack(self, weight: Tensor) -> Tensor:
         """Pack the next episode of each environment by weights (N, F) of its own.
 

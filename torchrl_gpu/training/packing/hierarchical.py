@@ -6,10 +6,11 @@ import copy
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, cast, final
+from typing import cast, final
 
 import torch
 from lightning.pytorch.cli import OptimizerCallable
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
@@ -85,6 +86,7 @@ class HierarchicalPacking(ReplayRun):
     rule: HierarchicalPacker
     worker: HierarchicalPacker
     both: HierarchicalPacker
+    make_networks: Callable[[], PackerNetworks] | PackerNetworks
 
     def __init__(
         self,
@@ -157,7 +159,7 @@ class HierarchicalPacking(ReplayRun):
             raise ValueError(f"HierarchicalPacking: env must be a PackingEnv; got {type(self.env).__name__}")
         # It takes no memory yet: what is wrong with it is told before anything runs.
         self._new_replay()
-        made: Any = self.make_networks
+        made = self.make_networks
         self.networks: PackerNetworks = made if isinstance(made, PackerNetworks) else made()
         self.bootstraps = self.n_steps < self.env.num_items
         if not self.bootstraps:
@@ -194,7 +196,7 @@ class HierarchicalPacking(ReplayRun):
         )
         return packer.to(env.device)
 
-    def configure_optimizers(self) -> Any:
+    def configure_optimizers(self) -> OptimizerLRScheduler:
         deep = self.networks.deep()
         ids = {id(weight) for weight in deep}
         few = [weight for weight in self.networks.parameters() if id(weight) not in ids]
@@ -244,7 +246,7 @@ class HierarchicalPacking(ReplayRun):
         self.fill(lambda: self._play(self.rule), self.batch_size)
 
     @in_section("step")
-    def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor]:
+    def training_step(self, batch: object, batch_idx: int) -> dict[str, Tensor]:
         self._play(self.both if self.joint else self.worker)
         updates = self.updates_now(self.updates_per_step)
         losses = torch.stack(self._learn(updates))
@@ -268,6 +270,7 @@ class HierarchicalPacking(ReplayRun):
             self._graphed = self._make_graphed(cast("DeviceReplay", self.replay))
         graphed = self._graphed
         first = self.trainer.global_step
+        # A graph holds the updates of one stage.
         changes_stage = first < self.worker_updates < first + updates
         if graphed is None or changes_stage:
             return [self._update() for _ in range(updates)]
@@ -288,7 +291,7 @@ class HierarchicalPacking(ReplayRun):
         others = [] if self.targets is None else [self.targets]
         return GraphedLearning(
             ModuleLearner(self.networks, self._losses, self._follow, others),
-            cast("torch.optim.Optimizer", self.optimizers(use_pl_optimizer=False)),
+            self.torch_optimizer,
             updates=self.updates_per_step,
             batches=self._draws,
             also_written=replay.written_by_draws,
@@ -329,9 +332,8 @@ class HierarchicalPacking(ReplayRun):
         self._number = self.trainer.global_step
         loss = self._loss(batch)
         self._set_rates(self.joint)
-        optimizer: Any = self.optimizers()
         weights: list[Tensor] = []
-        for group in optimizer.param_groups:
+        for group in self.lightning_optimizer.param_groups:
             weights += group["params"]
         self.descend(loss, [weights], self.max_grad_norm)
         self._follow()
@@ -339,8 +341,7 @@ class HierarchicalPacking(ReplayRun):
 
     def _set_rates(self, joint: bool) -> None:
         """Set the learning rates of a stage."""
-        optimizer: Any = self.optimizers()
-        for group in optimizer.param_groups:
+        for group in self.lightning_optimizer.param_groups:
             group["lr"] = group["initial_lr"] * (self.joint_rate if joint else 1.0)
 
     def _loss(self, batch: TensorDictBase) -> Tensor:
@@ -387,6 +388,8 @@ class HierarchicalPacking(ReplayRun):
         values = [state[key] for key in _STATE if key != "item_mask"]
         return self.both.state_features(*values)
 
+    # Double Q-learning (van Hasselt et al. 2016): the largest value of the targets would be simpler, and too large, as
+    # a maximum takes errors along. What the online weights choose is judged by others.
     @torch.no_grad()
     def _later(self, batch: TensorDictBase) -> Tensor:
         """Discounted value (B,) of the state after the return.

@@ -15,7 +15,6 @@ from contextlib import suppress
 from ctypes import addressof, c_char, c_int64, c_void_p
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -83,6 +82,8 @@ class SharedSums:
         sizes = c_int64(len(self.pids)), c_int64(self.room), c_int64(self._number)
         library.offer_sum(self._at, *sizes, c_int64(self.rank), count, out)
         begun = time.monotonic()
+        # The library waits a fifth of a second at a time. In between somebody has to look whether those that are waited
+        # for still live: shared memory does not tell.
         while not library.take_sum(self._at, *sizes, count, out, c_int64(_LOOK_US)):
             gone = [rank for rank, pid in enumerate(self.pids) if not _lives(pid)]
             if gone or time.monotonic() - begun > self.patience.total_seconds():
@@ -90,7 +91,7 @@ class SharedSums:
                 raise RuntimeError(f"sum over {len(self.pids)} processes: {why}")
 
 
-def sums_over_processes(room: int) -> Callable[[Tensor], Any]:
+def sums_over_processes(room: int) -> Callable[[Tensor], object]:
     """A function that sums a contiguous float64 tensor over all processes, in place.
 
     All processes must call this. Where they share memory, the sum goes through that; else it is a message.
@@ -103,15 +104,16 @@ def sums_over_processes(room: int) -> Callable[[Tensor], Any]:
     memory: mmap.mmap | None = None
     if rank == 0:
         memory, name = _made(size, token)
-    shared_file: list[Any] = [name, token]
+    shared_file = [(name, token)]
     dist.broadcast_object_list(shared_file)
     if rank:
-        memory = _opened(shared_file[0], size, shared_file[1])
-    pids: list[Any] = [None] * processes
+        file_name, its_token = shared_file[0]
+        memory = _opened(file_name, size, its_token)
+    pids = [0] * processes
     dist.all_gather_object(pids, os.getpid())
     # Containers may share memory and not see each other's processes.
     shared = memory is not None and all(map(_lives, pids))
-    agreed: list[Any] = [False] * processes
+    agreed = [False] * processes
     dist.all_gather_object(agreed, shared)
     # Every process that can has opened it.
     if rank == 0 and name:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 from tensordict import TensorDictBase
@@ -16,6 +16,7 @@ from torchrl_gpu.envs.clips import STORED_KEYS
 from torchrl_gpu.envs.memory import Placement, Staging, place
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.sections import section
+from torchrl_gpu.training.collect.rollout import Codec
 from torchrl_gpu.training.replay.draws import DrawNumbers, UniformSampler
 from torchrl_gpu.training.replay.priorities import DevicePrioritySampler
 
@@ -110,9 +111,10 @@ class DeviceReplay(TensorDictReplayBuffer):
             return 0
         return self.storage[: len(self)].bytes() // len(self) * self.capacity
 
-    def extend(self, transitions: TensorDictBase, **kwargs: Any) -> Tensor:
+    def extend(self, transitions: TensorDictBase, **kwargs: object) -> Tensor:
         """Add transitions (B,), and give their indices (B,)."""
         if self._kind == "auto":
+            # Only now is it known how large a transition is.
             needed = transitions.bytes() // max(1, len(transitions)) * self.capacity
             home = place(type(self).__name__, "transitions", needed, self._device)
             self._kind = "device" if home == self._device else "host"
@@ -131,7 +133,7 @@ class DeviceReplay(TensorDictReplayBuffer):
 
         A CUDA graph can hold them then.
         """
-        sampler: Any = self.sampler
+        sampler = self.sampler
         if self._numbers is None:
             self._numbers = sampler.numbers = DrawNumbers(self._device)
             if self.prioritized:
@@ -152,21 +154,21 @@ class DeviceReplay(TensorDictReplayBuffer):
             return own
         return [*own, self._numbers.updates]
 
-    def sample(self, *args: Any, **kwargs: Any) -> Any:
+    def sample(self, *args: object, **kwargs: object) -> TensorDictBase:
         """Transitions (B,) with their `index`.
 
         They have a `priority_weight` where they are not equally likely.
         """
         if self._numbers is None or args or kwargs:
             return super().sample(*args, **kwargs)
-        index, info = cast("Any", self.sampler).sample(self.storage, self.batch_size)
+        index, info = self.sampler.sample(self.storage, self.batch_size)
         # The whole of the memory: as much of it as is full would be another size at every draw.
-        batch = cast("Any", self.storage)._storage[index]
+        batch = self.storage._storage[index]
         for name, value in {"index": index, **info}.items():
             batch.set(name, value)
         return batch
 
-    def codec_for(self, env: BatchedEnv) -> Any:
+    def codec_for(self, env: BatchedEnv) -> Codec | None:
         """Codec of a rollout for an environment's transitions, if any are packed.
 
         See `Rollout`.
@@ -178,11 +180,11 @@ class DeviceReplay(TensorDictReplayBuffer):
             )
         return None
 
-    def extra_state(self) -> dict[str, Any]:
+    def extra_state(self) -> dict[str, object]:
         """State for checkpoints, but transitions, priorities and the write position."""
         return {}
 
-    def load_extra_state(self, where: str, state: Mapping[str, Any]) -> None:
+    def load_extra_state(self, where: str, state: Mapping[str, object]) -> None:
         """Restore a state from `extra_state`.
 
         Raises:
@@ -206,7 +208,7 @@ class DeviceReplay(TensorDictReplayBuffer):
             share = 0.0 if self._beta_updates is None else min(1.0, updates / self._beta_updates)
             cast("DevicePrioritySampler", self.sampler).beta = self._first_beta + (1 - self._first_beta) * share
 
-    def update_priority(self, index: Any, priority: Any, **kwargs: Any) -> None:
+    def update_priority(self, index: Tensor, priority: Tensor, **kwargs: object) -> None:
         """Take the new errors (B,) or (B, 1) of transitions.
 
         It does nothing where all are equally likely.
@@ -225,7 +227,7 @@ class HostStorage(LazyTensorStorage):
         super().__init__(capacity, device="cpu", compilable=True)
         self._stage = Staging("DeviceReplay", "samples", device)
 
-    def get(self, index: Any) -> Any:
+    def get(self, index: object) -> TensorDictBase:
         found = super().get(index.cpu() if isinstance(index, Tensor) else index)
         # A slice is read to be saved.
         if not isinstance(index, Tensor):
@@ -233,7 +235,7 @@ class HostStorage(LazyTensorStorage):
         with section("transfer"):
             return self._stage(found)
 
-    def set(self, cursor: Any, data: Any, **kwargs: Any) -> None:
+    def set(self, cursor: object, data: object, **kwargs: object) -> None:
         cursor = cursor.cpu() if isinstance(cursor, Tensor) else cursor
         with section("transfer"):
             data = data.to("cpu") if isinstance(data, TensorDictBase) else data

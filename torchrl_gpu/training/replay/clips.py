@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 import torch
 from tensordict import NestedKey, TensorDictBase
@@ -65,7 +65,7 @@ class ClipReplay(DeviceReplay):
             return super().num_bytes
         return super().num_bytes + self.frames.num_bytes
 
-    def extend(self, transitions: TensorDictBase, **kwargs: Any) -> Tensor:
+    def extend(self, transitions: TensorDictBase, **kwargs: object) -> Tensor:
         """Add transitions (B,) without their frames, and give their indices (B,).
 
         `codec_for(env).packed` has taken the frames.
@@ -86,10 +86,10 @@ class ClipReplay(DeviceReplay):
         """
         return self.frames.clips(frame_at, length)
 
-    def extra_state(self) -> dict[str, Any]:
+    def extra_state(self) -> dict[str, object]:
         return {"frames": self.frames.state_dict()}
 
-    def load_extra_state(self, where: str, state: Mapping[str, Any]) -> None:
+    def load_extra_state(self, where: str, state: Mapping[str, object]) -> None:
         self.frames.load_state_dict(state.get("frames"), where)
 
 
@@ -187,13 +187,13 @@ class FrameStore:
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         used = min(self.capacity, int(self._newest.max()) + 1)
         # A view would save all of them.
         frames = self._frames if used == self.capacity else self._frames[:, :used].clone()
         return {"frames": frames, "newest": self._newest, "first": self._first}
 
-    def load_state_dict(self, state: Any, where: str = "FrameStore.load_state_dict") -> None:
+    def load_state_dict(self, state: object, where: str = "FrameStore.load_state_dict") -> None:
         """Restore a state from `state_dict`.
 
         Raises:
@@ -210,7 +210,7 @@ class FrameStore:
         wanted["frames"] = Entry(torch.uint8, (shape[0], used, *shape[2:]))
         wanted["newest"] = Entry(torch.int64, rows, Bounds(-1, most))
         wanted["first"] = Entry(torch.int64, rows, Bounds(0, _LAST))
-        check_entries(f"{where}: frames", state, wanted)
-        self._frames[:, : state["frames"].shape[1]] = state["frames"]
-        self._newest.copy_(state["newest"])
-        self._first.copy_(state["first"])
+        found = check_entries(f"{where}: frames", state, wanted)
+        self._frames[:, :used] = found["frames"]
+        self._newest.copy_(found["newest"])
+        self._first.copy_(found["first"])

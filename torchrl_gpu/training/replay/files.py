@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from tensordict import NestedKey, TensorDict
 from torch import Tensor
@@ -18,7 +17,7 @@ _MOST_WRITTEN = 2**62
 _ENTRIES = {"capacity", "size", "transitions", "writer", "sampler"}
 
 
-def replay_state(replay: TensorDictReplayBuffer) -> dict[str, Any]:
+def replay_state(replay: TensorDictReplayBuffer) -> dict[str, object]:
     """Transitions of a replay, where the next go, and priorities, as plain data.
 
     TorchRL's own `dumps` leaves a pickle that its `loads` would run; this can be read with `weights_only`.
@@ -40,7 +39,10 @@ def replay_state(replay: TensorDictReplayBuffer) -> dict[str, Any]:
 
 
 def restore_replay(
-    replay: TensorDictReplayBuffer, state: Any, where: str = "replay", entries: Mapping[NestedKey, Entry] | None = None
+    replay: TensorDictReplayBuffer,
+    state: object,
+    where: str = "replay",
+    entries: Mapping[NestedKey, Entry] | None = None,
 ) -> None:
     """Fill an empty replay from a state of `replay_state`.
 
@@ -88,6 +90,7 @@ def restore_replay(
         if not isinstance(extra, Mapping):
             raise ValueError(f"{where}: extra must be a mapping; got {shown(extra)}")
         replay.load_extra_state(where, extra)
+    # All has been checked by now, so that a wrong file changes nothing.
     if transitions is not None:
         replay.extend(transitions.to(replay.storage.device))
     replay.writer.load_state_dict(places)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from tensordict import NestedKey
@@ -58,6 +57,9 @@ class DevicePrioritySampler(Sampler):
         self.priority = self._blocks.view(-1)[:capacity]
         self.largest = torch.ones((), device=device, dtype=torch.float64)
 
+    # A draw is a search in a prefix sum of all priorities. One sum over all of them would be simpler, and would be made
+    # anew for every batch: a million additions for some hundred draws. So sums of blocks are kept as priorities change;
+    # a draw searches in the prefix sum of the blocks, and then in that of its own block.
     def sample(self, storage: Storage, batch_size: int) -> tuple[Tensor, dict]:
         """Draw indices (B,) int64, with `priority_weight` (B,) float32, at most 1.
 
@@ -99,7 +101,7 @@ class DevicePrioritySampler(Sampler):
         """Tensors that draws and new errors change."""
         return [self._blocks, self._sums, self.largest]
 
-    def extend(self, index: Any) -> None:
+    def extend(self, index: Tensor | Sequence[int]) -> None:
         """Give new transitions the largest priority so far."""
         index = torch.as_tensor(index, device=self.priority.device)
         self.priority[index] = self.largest
@@ -122,10 +124,10 @@ class DevicePrioritySampler(Sampler):
         self.priority[: len(rows)].masked_fill_(rows, 0.0)
         torch.sum(self._blocks, 1, out=self._sums)
 
-    def add(self, index: Any) -> None:
+    def add(self, index: Tensor | Sequence[int]) -> None:
         self.extend(index)
 
-    def update_priority(self, index: Any, priority: Any, **kwargs: Any) -> None:
+    def update_priority(self, index: Tensor, priority: Tensor, **kwargs: object) -> None:
         value = (priority.reshape(-1).double() + self.eps) ** self.alpha
         if self._leaves_out:
             value = torch.where(self.priority[index] > 0, value, 0.0)
@@ -147,25 +149,25 @@ class DevicePrioritySampler(Sampler):
         self.priority.zero_()
         self.largest.fill_(1.0)
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         return {"priority": self.priority, "sums": self._sums, "largest": self.largest}
 
-    def check_state_dict(self, state_dict: Any) -> None:
-        """ValueError unless `load_state_dict` would take a state."""
+    def check_state_dict(self, state_dict: object) -> dict[NestedKey, Tensor]:
+        """Return the entries of a state that `load_state_dict` takes, or raise ValueError."""
         wanted = {"priority": self.priority, "largest": self.largest}
         if isinstance(state_dict, Mapping) and "sums" in state_dict:
             wanted["sums"] = self._sums
         entries: dict[NestedKey, Entry] = {}
         for name, value in wanted.items():
             entries[name] = Entry(value.dtype, tuple(value.shape), _PRIORITIES)
-        check_entries("DevicePrioritySampler.load_state_dict", state_dict, entries)
+        return check_entries("DevicePrioritySampler.load_state_dict", state_dict, entries)
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+    def load_state_dict(self, state_dict: dict[str, object]) -> None:
         """Take priorities, or with an `alpha` of 0 only what is left out."""
-        self.check_state_dict(state_dict)
+        found = self.check_state_dict(state_dict)
         self._leaves_out = True
-        priority = state_dict["priority"]
-        largest = state_dict["largest"]
+        priority = found["priority"]
+        largest = found["largest"]
         # All are then equally likely, whatever drew before.
         if not self.alpha:
             priority = priority > 0
@@ -173,8 +175,8 @@ class DevicePrioritySampler(Sampler):
         self.priority.copy_(priority)
         self.largest.copy_(largest)
         torch.sum(self._blocks, 1, out=self._sums)
-        if self.alpha and "sums" in state_dict:
-            self._sums.copy_(state_dict["sums"])
+        if self.alpha and "sums" in found:
+            self._sums.copy_(found["sums"])
 
     def dumps(self, path: str | Path) -> None:
         raise NotImplementedError("DevicePrioritySampler: save DeviceReplay.state_dict()")

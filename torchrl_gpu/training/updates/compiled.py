@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import Protocol, final
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase
@@ -20,7 +20,7 @@ _FAR = 0.1
 
 
 @final
-class CompiledLosses(Accelerator["_Function"]):
+class CompiledLosses(Accelerator["_Function", TensorDictBase, list[Tensor], dict[str, Tensor]]):
     """`Agent.losses` as one compiled function.
 
     It draws the same random numbers as operators one by one. The function gives the gradient of the sum of the losses,
@@ -133,17 +133,23 @@ class _Function:
         return dict(zip(self._names, given.unbind(), strict=True))
 
 
+class _Context(Protocol):
+    """What the forward pass leaves for the backward pass."""
+
+    gradients: list[Tensor]
+
+
 class _WithGradients(torch.autograd.Function):
     """Losses (K,) whose sum has gradients that are known."""
 
     @staticmethod
-    def forward(ctx: Any, losses: Tensor, gradients: list[Tensor], *weights: Tensor) -> Tensor:
+    def forward(ctx: _Context, losses: Tensor, gradients: list[Tensor], *weights: Tensor) -> Tensor:
         ctx.gradients = gradients
         return losses.clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, factors: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: _Context, factors: Tensor) -> tuple[Tensor | None, ...]:
         return (None, None, *torch._foreach_mul(ctx.gradients, factors[0]))
 
 

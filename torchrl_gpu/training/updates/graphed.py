@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import chain
-from typing import Any, final
+from typing import final
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -21,7 +21,7 @@ from torchrl_gpu.training.accelerated.machine import are_close, uncached_casts
 from torchrl_gpu.training.updates.learner import Learner, Losses
 from torchrl_gpu.training.updates.optimizers import clip_gradients, set_capturable
 
-Settings = list[dict[str, Any]]
+Settings = list[dict[str, object]]
 """Optimizer options of an update that differ from those of the optimizer's groups, for each group."""
 
 # How far apart weights of both ways may end, of the way that they move.
@@ -74,8 +74,8 @@ class Graphed(GraphedBody):
         self._all_rates = torch.zeros(size, device=self.device, dtype=torch.float32)
         # Of each update, of each group.
         self._rates = [list(row.unbind()) for row in self._all_rates.unbind()]
-        self._wanted_rates: list[list[Any]] = [[0.0] * size[1] for _ in range(updates)]
-        self._rates_there: list[list[Any]] = [[None] * size[1] for _ in range(updates)]
+        self._wanted_rates: list[list[float | Tensor]] = [[0.0] * size[1] for _ in range(updates)]
+        self._rates_there: list[list[float | None]] = [[None] * size[1] for _ in range(updates)]
         self._plan: Sequence[Settings] = []
         # Weights before a first try.
         self._before: list[Tensor] = []
@@ -115,6 +115,8 @@ class Graphed(GraphedBody):
         self._wanted_rates[update] = [group["lr"] for group in groups]
         return [{"lr": rate} for rate in self._rates[update]]
 
+    # A schedule sets numbers of Python, and a graph holds such numbers as they were when it was captured. So every
+    # update reads its learning rates from tensors, which are filled before a replay, and only where a rate has changed.
     def _put_rates(self, updates: Iterable[int]) -> None:
         """Write the learning rates of some updates where the graph reads them.
 
@@ -178,12 +180,12 @@ class Graphed(GraphedBody):
         if self.device.type == "cuda":
             set_capturable(optimizer)
 
-    def _fixed_in(self, plan: Sequence[Settings]) -> tuple[Any, ...]:
+    def _fixed_in(self, plan: Sequence[Settings]) -> tuple[object, ...]:
         """All that a graph of such a call takes for granted, but shapes."""
         settings = [_without_rates(groups) for groups in (self.optimizer.param_groups, *plan)]
         return settings, self.agent.training, self._numbers()
 
-    def _numbers(self) -> Any:
+    def _numbers(self) -> object:
         """Numbers of Python that a call takes for granted."""
         return None
 
@@ -219,6 +221,8 @@ class Graphed(GraphedBody):
             if not are_close(found.result[key], value):
                 name = key[-1] if isinstance(key, tuple) else key
                 raise RuntimeError(f"{self._differs} in {name}")
+        # Weights are compared by the way that they have moved. A step is small beside a weight, so that weights
+        # themselves would be close even where the step is wrong.
         number = len(self._before)
         wanted = plain.written[:number]
         moved = found.written[:number]
@@ -253,7 +257,7 @@ class GraphedUpdate(Graphed):
 
 
 @contextmanager
-def _changed(groups: list[dict[str, Any]], settings: Settings) -> Iterator[None]:
+def _changed(groups: list[dict[str, object]], settings: Settings) -> Iterator[None]:
     """Give an optimizer's groups other settings for a while.
 
     They are such as learning rates that a graph reads, where schedules see and set numbers.
@@ -283,7 +287,7 @@ def _without_rates(groups: Settings) -> Settings:
     return [_without_rate(group) for group in groups]
 
 
-def _without_rate(group: dict[str, Any]) -> dict[str, Any]:
+def _without_rate(group: dict[str, object]) -> dict[str, object]:
     return {name: value for name, value in group.items() if name not in ("params", "lr")}
 
 
@@ -327,7 +331,7 @@ class GraphedLearning(Graphed):
         losses: Losses | None = None,
         learned: Callable[[TensorDictBase], None] | None = None,
         also_written: Callable[[], list[Tensor]] | None = None,
-        numbers: Callable[[], Any] | None = None,
+        numbers: Callable[[], object] | None = None,
         clips_together: bool = False,
         capture: Capture | None = None,
     ) -> None:
@@ -378,7 +382,7 @@ class GraphedLearning(Graphed):
         self.batches_seen = seen
         return TensorDict({"losses": torch.stack(losses)})
 
-    def _numbers(self) -> Any:
+    def _numbers(self) -> object:
         return None if self.numbers is None else self.numbers()
 
     def _made(self, data: TensorDictBase) -> Recorded:
@@ -408,15 +412,15 @@ class GraphedLearning(Graphed):
                 self.schedule.step()
 
 
-def _filled(groups: list[dict[str, Any]], settings: Settings) -> Settings:
+def _filled(groups: list[dict[str, object]], settings: Settings) -> Settings:
     return [{**group, **each} for group, each in zip(groups, settings, strict=True)]
 
 
-def _unlike_all(groups: list[dict[str, Any]], settings: Settings) -> Settings:
+def _unlike_all(groups: list[dict[str, object]], settings: Settings) -> Settings:
     return [_unlike(group, each) for group, each in zip(groups, settings, strict=True)]
 
 
-def _unlike(group: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
+def _unlike(group: dict[str, object], settings: dict[str, object]) -> dict[str, object]:
     others = _without_rate(settings)
     changed = {name: value for name, value in others.items() if value != group[name]}
     return {"lr": settings["lr"], **changed}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, final
+from typing import Protocol, final
 
 from tensordict import NestedKey, TensorDictBase
 from torch import Tensor, nn
@@ -39,7 +39,7 @@ class Learner(Protocol):
     def update_targets(self, update: int) -> None:
         """Move targets after update number `update`."""
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """All that an update changes, but the optimizer's state."""
 
 
@@ -82,7 +82,7 @@ class ModuleLearner:
         if self._follow is not None:
             self._follow()
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         state = dict(self.module.state_dict())
         for number, each in enumerate(self._others):
             state |= {f"{number}.{name}": value for name, value in each.state_dict().items()}
