@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from tensordict import NestedKey, TensorDict, TensorDictBase, unravel_key
