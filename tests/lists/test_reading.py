@@ -16,8 +16,10 @@ from torchrl_gpu.envs.packing.items import BoxSequences
 from torchrl_gpu.envs.packing.types import Bin
 from torchrl_gpu.lists import files
 from torchrl_gpu.lists.box_list import BoxList
+from torchrl_gpu.lists.columns import COLUMNS, Column
 from torchrl_gpu.lists.reading import read_list
 from torchrl_gpu.lists.report import first_rows, list_table
+from torchrl_gpu.palletizing import pack
 
 CASES = """PO Number,Pallet No,Material,Pick_quantity_cs,Length_cm,Width_cm,Height_cm,Vol/CS(dm3),Gross weight
 A,1,P_1,2,35,20.3,20.8,29.6,6.3
@@ -189,14 +191,30 @@ def test_the_table_shows_what_was_read(tmp_path: Path) -> None:
     assert shown["volume"] == f"{(2 * 6000 + 3 * 6000 + 1500) * 0.0254**3:.4g} m³"
     assert shown["weight"] == "19.9581 kg, a box 2.26796 to 4.53592 kg"
     assert shown["this side up"] == "3 boxes"
-    assert shown["quantity from"] == r"\[qty], such as 2"
-    assert shown["length from"] == "l/in, such as 10, in in"
+    assert shown["quantity from"] == r"\[qty], first cell 2"
+    assert shown["length from"] == "l/in, first cell 10, unit in"
     assert shown["not read"] == "colour"
     assert shown["left out"] == "line 5, order B: length must be a positive number, not 0"
     first = [list(map(str, column.cells)) for column in first_rows(found).columns]
     assert first[0] == ["2", "3", "4"]
     assert first[3] == ["2", "3", "1"]
     assert first[4] == ["10 × 20 × 30", "60 × 20 × 5", "5 × 5 × 60"]
+
+
+def test_column_of_ones_own_is_one_row_of_the_table(tmp_path: Path) -> None:
+    own = Column("temperature", "text", {"en": "temperature class, temp class", "de": "temperaturklasse"})
+    COLUMNS.append(own)
+    try:
+        found = read(tmp_path, "l mm;w mm;h mm;qty;Temperaturklasse\n400;300;200;2;frozen\n400;300;200;1;\n")
+        pack(found, device="cpu").write(tmp_path / "plan")
+    finally:
+        COLUMNS.remove(own)
+    assert found.values["temperature"][0].tolist() == ["frozen", "frozen", ""]
+    assert cells_of(found)["temperature from"] == "Temperaturklasse, first cell frozen"
+    plan = (tmp_path / "plan" / "plan.csv").read_text(encoding="utf-8-sig").splitlines()
+    assert plan[0].endswith(";Temperaturklasse")
+    assert sorted(row.split(";")[-1] for row in plan[1:]) == ["", "frozen", "frozen"]
+    assert read(tmp_path, "l mm,w mm,h mm,temp class\n4,3,2,1\n").unread == ["temp class"]
 
 
 def test_doubts_stand_in_the_table(tmp_path: Path) -> None:

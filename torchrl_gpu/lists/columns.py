@@ -395,10 +395,11 @@ _UNIT = Column(
     },
     never="price, cost, weight kg, preis, prix, precio, per",
 )
-COLUMNS = (
+# A program may append columns of its own.
+COLUMNS = [
     *(_LENGTH, _WIDTH, _HEIGHT, _DEPTH, _DIMENSIONS),
     *(_MAX_LOAD, _FRAGILE, _STACKABLE, _UPRIGHT, _UNIT, _PER_BOX, _QUANTITY, _WEIGHT, _ORDER, _ARTICLE),
-)
+]
 
 # -- which of several ------------------------------------------------------------------------------------------------
 

@@ -29,6 +29,8 @@ _MOST_BATCH_BYTES = 2**28
 # Most characters in the cells of a file.
 _MOST_CHARACTERS = 2**29
 STANDARD_INPUT = Path("-")
+# Rows that show the encoding and the delimiter.
+_FIRST_ROWS = 200
 # Text that shows the encoding, bytes.
 _SHOWN = 2**16
 # Encodings that files are written in which do not say so, the likely ones first.
@@ -127,12 +129,16 @@ def _text_sheet(raw: bytes, encoding: str | None) -> Sheet:
             break
     if not sheets:
         raise ValueError(f"its text is not {encoding or 'in an encoding that is known'}: say --encoding")
+    if len(sheets) == 1:
+        return sheets[0]
     # Where bytes do not say what they are, the encoding whose words are headers counts.
     return max(sheets, key=_num_columns)
 
 
 def _num_columns(sheet: Sheet) -> int:
-    table = find_table(sheet, {})
+    """Number of columns that are found by the words of a sheet's first rows."""
+    first = Sheet(sheet.lines[:_FIRST_ROWS], sheet.rows[:_FIRST_ROWS])
+    table = find_table(first, {})
     return len(table.columns.at) if table is not None else 0
 
 

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from torchrl_gpu.lists.words import fold, plain_text, split_phrases
 
@@ -141,8 +142,12 @@ def number_of(cell: object, style: NumberStyle = NumberStyle(known=False)) -> fl
         return None
     if isinstance(cell, (int, float)):
         return None if math.isnan(cell) else float(cell)
-    if not isinstance(cell, str):
-        return None
+    return _number_of_text(cell, style) if isinstance(cell, str) else None
+
+
+# The same few numbers fill most of a list.
+@lru_cache(2**16)
+def _number_of_text(cell: str, style: NumberStyle) -> float | None:
     text = plain_text(cell)
     fraction = _FRACTION.fullmatch(text)
     if fraction:

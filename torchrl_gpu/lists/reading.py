@@ -46,8 +46,6 @@ MOST_BOXES = 2**24
 _HEADER_ROWS = 100
 # Rows that show whether a column that is not read holds numbers.
 _SAMPLE = 200
-# Columns that the user may name: those of the table, and the unit of the weights.
-NAMES = (*[column.name for column in COLUMNS], "weight_unit")
 # What a quantity counts.
 COUNTS = ("boxes", "pieces")
 # Words behind a number of boxes: 12 pcs.
@@ -116,9 +114,14 @@ def read_list(
     return _Reader(sheet, table, options, where).read()
 
 
+def names_of_columns() -> list[str]:
+    """Columns that a user may name: those of the table, and the unit of the weights."""
+    return [*[column.name for column in COLUMNS], "weight_unit"]
+
+
 def _check_options(options: ListOptions, where: str) -> None:
     for name in options.columns:
-        arguments.choice(where, "columns", name, NAMES)
+        arguments.choice(where, "columns", name, names_of_columns())
     if options.decimal is not None:
         arguments.choice(where, "decimal", options.decimal, (POINT, COMMA))
     if options.counts is not None:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from torchrl_gpu.lists.box_list import BoxList, Fault, Label
 from torchrl_gpu.lists.numbers import COMMA
-from torchrl_gpu.lists.units import LENGTHS
+from torchrl_gpu.lists.units import LENGTHS, WEIGHTS
 
 # Rows of the table for boxes that are left out.
 _MOST_NAMED = 20
@@ -97,9 +97,9 @@ def _column_words(found: BoxList, name: str, header: str) -> str:
         return header
     words = header
     if reading.example:
-        words += f", such as {reading.example}"
+        words += f", first cell {reading.example}"
     if reading.unit:
-        words += f", in {reading.unit}"
+        words += f", unit {reading.unit}"
     if reading.note:
         words += f", {reading.note}"
     return words
@@ -107,9 +107,10 @@ def _column_words(found: BoxList, name: str, header: str) -> str:
 
 def first_rows(found: BoxList) -> Table:
     """Make the table of the first rows of a list as they were understood."""
-    unit = found.own_unit
+    weight_unit = found.own_weight_unit
+    sides = f"length × width × height, {found.own_unit}"
     shown = Table(title="the first rows, as they are understood", title_justify="left")
-    for column in ("line", "order", "article", "boxes", f"length × width × height, {unit}", "kg a box"):
+    for column in ("line", "order", "article", "boxes", sides, f"{weight_unit} a box"):
         shown.add_column(column, justify="left" if column in ("order", "article") else "right")
     rows: dict[int, list[str]] = {}
     boxes: dict[int, int] = {}
@@ -118,16 +119,17 @@ def first_rows(found: BoxList) -> Table:
             line = int(label["line"])
             boxes[line] = boxes.get(line, 0) + 1
             if line not in rows and len(rows) <= _FIRST_ROWS:
-                rows[line] = [escape(order), escape(str(label.get("article", ""))), _sides(size), _kilograms(label)]
+                article = escape(str(label.get("article", "")))
+                rows[line] = [escape(order), article, _sides(size), _weight(label, weight_unit)]
     for line in sorted(rows)[:_FIRST_ROWS]:
         order, article, size, weight = rows[line]
         shown.add_row(str(line), order, article, f"{boxes[line]:,}", size, weight)
     return shown
 
 
-def _kilograms(label: Label) -> str:
+def _weight(label: Label, unit: str) -> str:
     weight = label.get("weight/kg")
-    return "–" if weight is None else f"{weight:g}"
+    return "–" if weight is None else f"{weight / WEIGHTS[unit]:g}"
 
 
 def _per_own_unit(found: BoxList) -> float:

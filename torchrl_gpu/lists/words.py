@@ -30,6 +30,9 @@ def plain_text(text: str) -> str:
 
     Full-width forms, fractions, quotes and hard spaces.
     """
+    # Most cells are plain already, and a list has millions of them.
+    if text.isascii():
+        return " ".join(text.replace("`", "'").split())
     for sign, fraction in _VULGAR.items():
         text = text.replace(sign, f" {fraction}")
     text = unicodedata.normalize("NFKC", text)

@@ -5,7 +5,6 @@ Its counts stand next to the fewest pallets that volume and weight allow.
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +23,7 @@ from torchrl_gpu.lists.columns import SIDES
 from torchrl_gpu.lists.units import LENGTHS
 from torchrl_gpu.palletizing.page import PalletVerdict, PlanSummary, Row, write_pages
 from torchrl_gpu.palletizing.pallet import Pallet
+from torchrl_gpu.palletizing.plan_csv import write_plan_csv
 
 # A box carries another, and so is a layer below it, where top and base are this close.
 TOUCH_M = 2e-3
@@ -415,23 +415,11 @@ class PalletPlans(NamedTuple):
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         summary = self.summary()
-        self._write_csv(target / "plan.csv")
+        write_plan_csv(target / "plan.csv", self.rows(), self.found)
         text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
         (target / "plan.json").write_text(text, encoding="utf-8")
         write_pages(target, summary)
         return target
-
-    def _write_csv(self, path: Path) -> None:
-        rows = list(self.rows())
-        # All names of columns, in the order in which they are first seen.
-        header: dict[str, None] = {}
-        for row in rows:
-            header.update(dict.fromkeys(row))
-        # Excel takes a file for UTF-8 by its byte order mark.
-        with path.open("w", newline="", encoding="utf-8-sig") as file:
-            writer = csv.DictWriter(file, list(header), restval="")
-            writer.writeheader()
-            writer.writerows(rows)
 
 
 def _without_empty(row: Row) -> Row:

@@ -67,8 +67,8 @@ class BoxSequences(ItemSource):
         misfits: Of boxes that fit the bin in no orientation: "refuse" (an error names the first of them), "skip_boxes"
             or "skip_orders" (whole episodes), and likewise of rows of a list that give no box. One logged line counts
             what is left out.
-        columns: Headers of a list by what they are, one of `lists.reading.NAMES`, where the words of the field do not
-            find them.
+        columns: Headers of a list by what they are, one of `lists.columns.COLUMNS`, where the words of the field do
+            not find them.
         options: More of what a list does not say itself, such as its decimal sign.
 
     Boxes that fill the whole bin, as the published sequences of Zhao et al. (AAAI 2021) have one at each end, mark the
