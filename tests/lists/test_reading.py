@@ -112,7 +112,8 @@ def test_sides_that_may_be_vertical_by_the_columns_of_packingsolver(tmp_path: Pa
         "3,9,8,7,0,0,1,1,0,0,1",
     ]
     found = read(tmp_path, "\n".join([ROTATIONS, *rows]), unit="cm")
-    assert found.up[0].tolist() == [  # BR1: "108 0 76 0 30 1", "110 0 43 1 25 1" and "92 1 81 1 55 1"
+    # In BR1 itself: "108 0 76 0 30 1", "110 0 43 1 25 1" and "92 1 81 1 55 1".
+    assert found.up[0].tolist() == [
         [False, False, True],
         [False, True, True],
         [False, True, True],
@@ -176,8 +177,8 @@ def test_orders_in_json_are_rows_too(tmp_path: Path) -> None:
 
 def cells_of(found: BoxList) -> dict[str, str]:
     """The table of a list, by the words of its first column."""
-    names, cells = (list(column.cells) for column in list_table(found, "a").columns)
-    return dict(zip(map(str, names), map(str, cells), strict=True))
+    names, cells = list_table(found, "a").columns
+    return {str(name): str(cell) for name, cell in zip(names.cells, cells.cells, strict=True)}
 
 
 def test_the_table_shows_what_was_read(tmp_path: Path) -> None:
