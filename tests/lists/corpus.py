@@ -833,3 +833,82 @@ add(
     options={"unit": "mm"},
     suffix=".txt",
 )
+
+
+# -- traps -----------------------------------------------------------------------------------------------------------
+
+add(
+    "a decimal comma between commas",
+    csv("sku,L mm,W mm,H mm,qty,weight kg", "A,400,300,200,2,12,5"),
+    asks="line 2.*7 cells",
+)
+add(
+    "an empty cell between blanks",
+    csv("sku  length_mm  width_mm  height_mm  qty  weight_kg", "A    400        300       200        5"),
+    asks="line 2.*5 cells",
+    suffix=".txt",
+)
+add(
+    "cartons that are numbered",
+    csv("Carton,L mm,W mm,H mm", "1,400,300,200", "2,400,300,200"),
+    [(1, (400, 300, 200), None)] * 2,
+)
+add(
+    "carton numbers",
+    csv("Carton No.,L mm,W mm,H mm", "7,400,300,200", "9,400,300,200"),
+    [(1, (400, 300, 200), None)] * 2,
+    doubts="Carton No",
+)
+add("number of cartons", csv("sku,No. of cartons,L mm,W mm,H mm", "A,2,400,300,200"), [NO_WEIGHT])
+add(
+    "months and versions say no country",
+    csv("sku;month;version;L cm;W cm;H cm;qty;weight kg", "A;03.2026;1.25;40;30;20;2;5,000"),
+    asks="decimal",
+)
+add(
+    "a unit above the header",
+    csv("All dimensions in mm; weights in lb", "sku;L;W;H;qty;weight", "A;400;300;200;2;10"),
+    [(2, (400, 300, 200), 4.5359237)],
+)
+add(
+    "a unit of pieces",
+    csv("Artikel;Menge;ME;Länge mm;Breite mm;Höhe mm;Gewicht kg", "A;2;ST;400;300;200;5"),
+    [USUAL],
+)
+add(
+    "a unit that the header contradicts",
+    csv("sku,length mm,width mm,height mm,unit,qty,weight kg", "A,400,300,200,cm,2,5"),
+    [USUAL],
+    doubts="cm.*mm",
+)
+add(
+    "the weight of what is in a carton",
+    csv("sku,Carton L mm,Carton W mm,Carton H mm,Item weight kg,Cartons", "A,400,300,200,0.5,2"),
+    [(2, (400, 300, 200), 0.5)],
+    doubts="Item weight",
+)
+add("formulas that keep zeros", csv("sku,L mm,W mm,H mm,qty,weight kg", '="00123",="400",300,200,2,5'), [USUAL])
+add(
+    "units in the format of a cell",
+    excel(
+        [["sku", "L", "W", "H", "qty", "weight"], ["A", 40, 30, 20, 2, 5]],
+        formats={"B2": '0" cm"', "C2": '0" cm"', "D2": '0" cm"', "F2": '0.0" kg"'},
+    ),
+    [USUAL],
+    suffix=".xlsx",
+)
+add("a last row without sides", csv("sku,L mm,W mm,H mm,qty,weight kg", "A,400,300,200,2,5", "B,,,,7,5"), asks="line 3")
+add(
+    "the header on every page",
+    csv(
+        "sku,L mm,W mm,H mm,qty,weight kg", "A,400,300,200,2,5", "sku,L mm,W mm,H mm,qty,weight kg", "B,400,300,200,2,5"
+    ),
+    [USUAL, USUAL],
+)
+add("an article called Total", csv("sku,L mm,W mm,H mm,qty,weight kg", "Total Cleaner,400,300,200,2,5"), [USUAL])
+add("metres in cells of a list in mm", csv("sku,L mm,W mm,H mm,qty,weight kg", "A,0.4 m,300,200,2,5"), [USUAL])
+add("a ton that is three", csv("sku,L mm,W mm,H mm,qty,weight", "A,400,300,200,2,0.005 ton"), asks="ton")
+add("pounds and ounces", csv("sku,L in,W in,H in,qty,weight", "A,10,20,30,2,10 lb 4 oz"), asks="line 2.*weight")
+add("a negative side", csv("sku,L mm,W mm,H mm,qty", "A,400,-300,200,2"), asks="line 2.*width")
+add("a side of zero", csv("sku,L mm,W mm,H mm,qty", "A,400,0,200,2"), asks="line 2.*width")
+add("a range", csv("sku,L mm,W mm,H mm,qty", "A,400-410,300,200,2"), asks="line 2.*length")

@@ -429,5 +429,11 @@ MOST_WORDS = "max, maximum, maximal, most"
 UNIT_WORDS = "unit, units, uom, einheit, unite, unidad, unidade, unita, eenheid, jednostka"
 # Of several quantities the one that leaves the warehouse.
 SHIPPED_WORDS = "shipped, picked, packed, delivered, pick, ship, geliefert, kommissioniert, liefer"
+# Columns that are not read and whose numbers are amounts.
+AMOUNT_WORDS = (
+    "price, cost, amount, value, volume, vol, cbm, m3, area, preis, betrag, wert, volumen, prix, montant, precio, "
+    "importe, prezzo, importo, preço, valor, prijs, bedrag, cena, wartość, hodnota, цена, сумма, объем, 価格, 金額, "
+    "体積, 单价, 金额, 体积"
+)
 # Row numbers, which are no quantity.
 ROW_NUMBER_WORDS = "no, nr, pos, position, line, row, index, zeile, ligne, linea, lp, №, #, 序号"

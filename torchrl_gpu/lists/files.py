@@ -235,9 +235,17 @@ def _cells(text: str, delimiter: str) -> Sheet:
         if len(sheet.rows) > MOST_ROWS or characters > _MOST_CHARACTERS:
             raise ValueError(f"more than {MOST_ROWS:,} rows or {_MOST_CHARACTERS:,} characters, by line {line}")
         sheet.lines.append(line)
-        sheet.rows.append(row)
+        sheet.rows.append([_without_formula(cell) for cell in row])
         line = reader.line_num + 1
     return sheet
+
+
+def _without_formula(cell: str) -> str:
+    """Return the text of ="00123".
+
+    Some systems write it so that Excel keeps the zeros.
+    """
+    return cell[2:-1] if cell.startswith('="') and cell.endswith('"') and len(cell) > 2 else cell
 
 
 # -- Parquet ---------------------------------------------------------------------------------------------------------

@@ -58,6 +58,9 @@ _ORDER_OF_SIDES = re.compile(
     r"\b(?P<a>[lwbhdtpдшвга长宽高長寬幅])\s*[x×*х/-]?\s*(?P<b>[lwbhdtpдшвга长宽高長寬幅])\s*[x×*х/-]?\s*(?P<c>[lwbhdtpдшвга长宽高長寬幅])\b"
 )
 
+_COUNTING = ("number", "no", "nr", "#", "qty", "quantity", "anzahl", "count", "total", "nombre", "numero", "n", "nbre")
+_NUMBERING = ("no", "nr", "number", "#", "id", "numero")
+
 Cells = Sequence[object]
 
 
@@ -149,7 +152,7 @@ def _phrase(word: str) -> list[str]:
     return tokens(word)
 
 
-def _has_any(words: list[str], phrases: str) -> bool:
+def has_any(words: list[str], phrases: str) -> bool:
     """Whether a header has one of some phrases, which stand between commas."""
     return any(contains(words, phrase) for phrase in _split(phrases))
 
@@ -179,10 +182,10 @@ class _Candidate:
 def _match(column: Column, header: Header, at: int) -> _Candidate | None:
     """Return how a header names a column, None where it does not."""
     words = header.words
-    names_a_unit = len(words) > 1 and _has_any(words[-1:], known.UNIT_WORDS)
+    names_a_unit = len(words) > 1 and has_any(words[-1:], known.UNIT_WORDS)
     if not words or (names_a_unit and column.kind != "unit"):
         return None
-    if _has_any(words, column.never):
+    if has_any(words, column.never):
         return None
     for rank, word in enumerate(column.all_words):
         phrase = _phrase(word)
@@ -308,27 +311,32 @@ def _counts_of_boxes(headers: Sequence[Header], sample: _Sample, taken: set[int]
     never = next(column.never for column in COLUMNS if column.name == "quantity")
     for at, header in enumerate(headers):
         words = header.words
-        if at in taken or not _has_any(words, known.BOX_WORDS) or _has_any(words, never):
+        if at in taken or not has_any(words, known.BOX_WORDS) or has_any(words, never):
             continue
-        others = [word for word in words if not _has_any([word], known.BOX_WORDS)]
-        counts = (
-            "number",
-            "no",
-            "nr",
-            "of",
-            "#",
-            "qty",
-            "quantity",
-            "anzahl",
-            "count",
-            "total",
-            "nombre",
-            "numero",
-            "n",
-        )
-        if all(word in counts or _is_filler(word) for word in others) and sample.share(at, _is_amount) >= 0.5:
+        if _counts_boxes(words) and sample.share(at, _is_amount) >= 0.5:
             found.append(_Candidate(at, True, -1, ()))
     return found
+
+
+def _counts_boxes(words: list[str]) -> bool:
+    """Whether a header counts boxes.
+
+    "Cartons" and "No. of cartons" do, but neither "Carton" nor "Carton no.".
+    """
+    first_box = next(i for i, word in enumerate(words) if has_any([word], known.BOX_WORDS))
+    before = words[:first_box]
+    behind = [word for word in words[first_box:] if not has_any([word], known.BOX_WORDS)]
+    others = [word for word in [*before, *behind] if word not in _COUNTING and word not in _FILLERS]
+    is_plural = not _plural_boxes().isdisjoint(words)
+    is_counted = any(word in _COUNTING for word in before)
+    is_numbered = any(word in _NUMBERING for word in behind)
+    return (is_plural or is_counted) and not others and not is_numbered
+
+
+@cache
+def _plural_boxes() -> set[str]:
+    singular = {"carton", "ctn", "collo"}
+    return {fold(word) for word in split_phrases(known.BOX_WORDS)} - singular
 
 
 def _named_by_unit(headers: Sequence[Header], taken: set[int]) -> list[_Candidate]:
@@ -341,10 +349,6 @@ def _named_by_unit(headers: Sequence[Header], taken: set[int]) -> list[_Candidat
     return found
 
 
-def _is_filler(word: str) -> bool:
-    return word in _FILLERS
-
-
 def _take_best(
     column: Column, candidates: Sequence[_Candidate], headers: Sequence[Header], sample: _Sample, found: FoundColumns
 ) -> None:
@@ -352,10 +356,16 @@ def _take_best(
     ranked = sorted(candidates, key=lambda each: (_preference(column, each, headers), each.rank, each.at))
     best = ranked[0]
     found.at[column.name] = best.at
-    if column.kind == "mass" and _has_any(headers[best.at].words, known.TOTAL_WORDS):
+    if column.kind == "mass" and has_any(headers[best.at].words, known.TOTAL_WORDS):
         found.is_total.add(column.name)
     if column.kind not in ("mass", "count"):
         return
+    if (
+        column.name == "weight"
+        and _is_of_what_is_inside(headers[best.at].words)
+        and _has_sides_of_a_packing(headers, found)
+    ):
+        found.doubts.append(f'"{headers[best.at].text}" may be the weight of what is in a box: say --column weight="…"')
     for other in ranked[1:]:
         same = _preference(column, other, headers) == _preference(column, best, headers)
         if same and sample.column(other.at) != sample.column(best.at):
@@ -366,20 +376,29 @@ def _take_best(
             return
 
 
+def _is_of_what_is_inside(words: list[str]) -> bool:
+    return has_any(words, known.INNER_WORDS) and not has_any(words, known.OUTER_WORDS)
+
+
+def _has_sides_of_a_packing(headers: Sequence[Header], found: FoundColumns) -> bool:
+    sides = [found.at[side] for side in SIDES if side in found.at]
+    return bool(sides) and all(has_any(headers[at].words, known.OUTER_WORDS) for at in sides)
+
+
 def _preference(column: Column, candidate: _Candidate, headers: Sequence[Header]) -> tuple[int | bool, ...]:
     """Order among candidates, the least first."""
     words = headers[candidate.at].words
     if column.name == "quantity":
         counts_boxes = candidate.rank < 0
-        shipped = _has_any(words, known.SHIPPED_WORDS)
-        pieces = _has_any(words, known.PIECE_WORDS)
+        shipped = has_any(words, known.SHIPPED_WORDS)
+        pieces = has_any(words, known.PIECE_WORDS)
         return not counts_boxes, pieces, not shipped
     if column.kind == "mass":
-        inner = _has_any(words, known.INNER_WORDS)
-        outer = _has_any(words, known.OUTER_WORDS)
-        net = _has_any(words, known.NET_WORDS) and not _has_any(words, known.GROSS_WORDS)
-        gross = _has_any(words, known.GROSS_WORDS)
-        total = _has_any(words, known.TOTAL_WORDS)
+        inner = has_any(words, known.INNER_WORDS)
+        outer = has_any(words, known.OUTER_WORDS)
+        net = has_any(words, known.NET_WORDS) and not has_any(words, known.GROSS_WORDS)
+        gross = has_any(words, known.GROSS_WORDS)
+        total = has_any(words, known.TOTAL_WORDS)
         return inner and not outer, net, not gross, not outer, total
     return (not candidate.exact, candidate.rank)
 
@@ -425,11 +444,11 @@ def _packing_rank(rest: tuple[str, ...]) -> int:
     0 for a packing, 1 for a box, 2 for what is inside, 3 for limits.
     """
     words = list(rest)
-    if _has_any(words, known.MOST_WORDS):
+    if has_any(words, known.MOST_WORDS):
         return 3
-    if _has_any(words, known.OUTER_WORDS):
+    if has_any(words, known.OUTER_WORDS):
         return 0
-    return 2 if _has_any(words, known.INNER_WORDS) else 1
+    return 2 if has_any(words, known.INNER_WORDS) else 1
 
 
 def _three_sides(
@@ -642,7 +661,7 @@ def small_whole_numbers(headers: Sequence[Header], sample_rows: Sequence[Cells],
     sample = _Sample(sample_rows[:_SAMPLE])
     found = []
     for at, header in enumerate(headers):
-        if at in taken or _has_any(header.words, known.ROW_NUMBER_WORDS):
+        if at in taken or has_any(header.words, known.ROW_NUMBER_WORDS):
             continue
         cells = sample.column(at)
         amounts = [amount_of(cell, NumberStyle()) for cell in cells]

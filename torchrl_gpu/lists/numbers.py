@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 
 from torchrl_gpu.lists.words import fold, plain_text, split_phrases
@@ -140,7 +141,7 @@ def number_of(cell: object, style: NumberStyle = NumberStyle(known=False)) -> fl
     """
     if isinstance(cell, bool) or cell is None:
         return None
-    if isinstance(cell, (int, float)):
+    if isinstance(cell, (int, float, Decimal)):
         return None if math.isnan(cell) else float(cell)
     return _number_of_text(cell, style) if isinstance(cell, str) else None
 

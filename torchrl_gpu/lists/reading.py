@@ -19,9 +19,9 @@ import numpy as np
 
 from torchrl_gpu.lists import doubts
 from torchrl_gpu.lists.box_list import BoxList, ColumnReading, Fault, Label, Source
-from torchrl_gpu.lists.columns import BOX_WORDS, COLUMNS, PIECE_WORDS, SIDES, Column
+from torchrl_gpu.lists.columns import AMOUNT_WORDS, BOX_WORDS, COLUMNS, PIECE_WORDS, SIDES, Column
 from torchrl_gpu.lists.files import read_sheets
-from torchrl_gpu.lists.headers import Cells, parse_header, small_whole_numbers, split_sides
+from torchrl_gpu.lists.headers import Cells, has_any, parse_header, small_whole_numbers, split_sides
 from torchrl_gpu.lists.numbers import (
     COMMA,
     POINT,
@@ -37,18 +37,26 @@ from torchrl_gpu.lists.numbers import (
 )
 from torchrl_gpu.lists.sheets import Sheet, Table, find_table, unread_units, why_no_table
 from torchrl_gpu.lists.spreadsheets import is_inexact
-from torchrl_gpu.lists.units import LENGTH_BY_WORD, LENGTHS, WEIGHT_BY_WORD, WEIGHTS, unit_of_word
+from torchrl_gpu.lists.units import LENGTH_BY_WORD, LENGTHS, WEIGHT_BY_WORD, WEIGHTS, unit_in, unit_of_word
 from torchrl_gpu.lists.words import contains, fold, split_phrases, tokens
 from torchrl_gpu.system import arguments
 
 MOST_BOXES = 2**24
 # Rows in which a header that the user names is looked for.
 _HEADER_ROWS = 100
-# Rows that show whether a column that is not read holds numbers.
-_SAMPLE = 200
 # What a quantity counts.
 COUNTS = ("boxes", "pieces")
 # Words behind a number of boxes: 12 pcs.
+# Columns, words of a line above the header that speaks of them, and units.
+_TITLE_WORDS = (
+    (
+        (*SIDES, "dimensions"),
+        "dimensions, dims, sizes, measures, lengths, maße, abmessungen, mesures, medidas, misure, afmetingen, wymiary,"
+        " rozměry, размеры, 寸法, 尺寸",
+        LENGTH_BY_WORD,
+    ),
+    (("weight", "max_load"), "weights, weight, gewichte, gewicht, poids, peso, pesos, waga, вес, 重量", WEIGHT_BY_WORD),
+)
 _MORE_COUNT_WORDS = (
     "pc, piece, ea, each, x, st, stk, box, case, cs, pce, pz, ud, u, unit, un, ct, krt, pièces, pieza, piezas, кор, 个,"
     " 個, 箱, 件"
@@ -217,18 +225,17 @@ class _Reader:
     # -- what holds for the whole list -----------------------------------------------------------------------------
 
     def _numeric_columns(self) -> list[int]:
-        """Columns of numbers.
+        """Columns whose numbers show the country.
 
-        Those that are read, and those that are not and hold nothing else.
+        They are those that are read, and prices and volumes. Others may hold months, versions or times, whose points
+        and commas say nothing.
         """
         found = [self.at[name] for name in (*SIDES, "weight", "quantity", "max_load", "per_box") if name in self.at]
-        texts = {self.at[name] for name in ("order", "article", "unit", "weight_unit", "dimensions") if name in self.at}
-        for at in range(len(self.table.header)):
-            if at in found or at in texts:
-                continue
-            texts_of_column = [text_of(cell) for cell in self._column(at)[:_SAMPLE]]
-            cells = [text for text in texts_of_column if text]
-            if cells and all(evidence_of(number_text(cell)) is not None for cell in cells):
+        for at, header in enumerate(self.table.header):
+            words = parse_header(header).words
+            if at not in self.at.values() and any(
+                contains(words, tokens(word)) for word in split_phrases(AMOUNT_WORDS)
+            ):
                 found.append(at)
         return found
 
@@ -321,6 +328,7 @@ class _Reader:
             for side in SIDES:
                 if side in units and not units[side]:
                     units[side] = next(iter(named))
+        self._take_units_of_title(units)
         if self.options.weight_unit:
             for name in ("weight", "max_load"):
                 if name in units and not units[name]:
@@ -333,6 +341,20 @@ class _Reader:
                 raise ValueError(f'{self.where}: "{unread}" in "{header}" is no unit that is known: say {option}')
         return units
 
+    def _take_units_of_title(self, units: dict[str, str]) -> None:
+        """Take units from a line above the header: "All dimensions in mm, weights in lb"."""
+        for line in self.table.title:
+            for part in line.replace(";", ",").split(","):
+                words = tokens(part)
+                for names, about, by_word in _TITLE_WORDS:
+                    unit = unit_in(words, by_word)
+                    if not unit or not has_any(words, about):
+                        continue
+                    for name in names:
+                        if name in units and not units[name]:
+                            units[name] = unit
+                    self.notes.append(f'"{part.strip()}" above the header says the unit')
+
     def _decide_what_is_counted(self) -> None:
         """A quantity of pieces is no number of boxes.
 
@@ -342,7 +364,7 @@ class _Reader:
         if "per_box" not in self.at or "quantity" not in self.at:
             return
         header = parse_header(self.table.header[self.at["quantity"]])
-        if any(contains(header.words, tokens(word)) for word in split_phrases(BOX_WORDS)):
+        if has_any(header.words, BOX_WORDS):
             return
         cells = [row[self.at["per_box"]] for row in self.table.rows if self.at["per_box"] < len(row)]
         holds = [amount_of(cell, self.style) for cell in cells]
@@ -410,7 +432,23 @@ class _Reader:
         at = self.at.get(name)
         return cells[at] if at is not None and at < len(cells) else None
 
+    def _check_length(self, cells: Cells) -> None:
+        """Refuse a row of text whose cells do not stand under their headers.
+
+        A decimal comma between commas makes one cell more; an empty cell between blanks makes one cell less.
+        """
+        if not self.sheet.delimiter or not self.table.header_line:
+            return
+        filled = len(cells)
+        while filled and not text_of(cells[filled - 1]):
+            filled -= 1
+        wanted = len(self.table.header)
+        of_blanks = not self.sheet.delimiter.strip(" ")
+        if filled > wanted or (of_blanks and filled < wanted):
+            raise _RowError(f"the row has {filled} cells, and the header {wanted}")
+
     def _row(self, line: int, cells: Cells, permitted: Sequence[bool | None]) -> _Row:
+        self._check_length(cells)
         sizes, unit = self._sides(cells)
         number = self._number(cells)
         values: dict[str, float | str] = {}
@@ -486,7 +524,10 @@ class _Reader:
         if not 0 < amount.value < math.inf:
             raise _RowError(f"{name} must be a positive number, not {text_of(cell)}")
         column = "dimensions" if "dimensions" in self.at else name
-        unit = row_unit or self.units_of_columns.get(column, "")
+        unit = self.units_of_columns.get(column, "")
+        if unit and row_unit and unit != row_unit:
+            self._doubt_once("unit", f'"{self.table.header[self.at["unit"]]}" says {row_unit}, the headers say {unit}')
+        unit = unit or row_unit
         if amount.word:
             unit = unit_of_word(amount.word, LENGTH_BY_WORD)
             if not unit:
@@ -546,13 +587,16 @@ class _Reader:
             if not unit:
                 raise _RowError(f'{column.name}: "{amount.word}" is no unit of weight')
             return unit
+        unit = self.units_of_columns.get(column.name, "")
         text = self._text(cells, "weight_unit")
         if text:
-            unit = unit_of_word(text, WEIGHT_BY_WORD)
-            if not unit:
+            row_unit = unit_of_word(text, WEIGHT_BY_WORD)
+            if not row_unit:
                 raise _RowError(f'weight_unit: "{text}" is none of {", ".join(WEIGHTS)}')
-            return unit
-        unit = self.units_of_columns.get(column.name, "")
+            if unit and unit != row_unit:
+                header = self.table.header[self.at["weight_unit"]]
+                self._doubt_once("weight unit", f'"{header}" says {row_unit}, the header of the weights says {unit}')
+            unit = unit or row_unit
         if not unit:
             self.notes_of.setdefault(column.name, "kg, which the list does not say")
         return unit or "kg"

@@ -65,6 +65,7 @@ class Table:
         rows: Cells of each row.
         units: Unit of each column by its index, from a row of units below the header.
         footers: Lines of totals and remarks, which give no box.
+        title: Texts of the lines above the header.
     """
 
     header: list[str]
@@ -74,6 +75,7 @@ class Table:
     rows: list[Cells]
     units: dict[int, str] = field(default_factory=dict)
     footers: list[int] = field(default_factory=list)
+    title: list[str] = field(default_factory=list)
 
 
 def is_empty(row: Cells) -> bool:
@@ -155,6 +157,8 @@ def _given(header: Sequence[str], named: Mapping[str, str]) -> dict[str, int] | 
 
 def _cut(sheet: Sheet, at: int, header: list[str], columns: FoundColumns) -> Table:
     table = Table(header, sheet.lines[at], columns, sheet.lines[at + 1 :], sheet.rows[at + 1 :])
+    for row in sheet.rows[:at]:
+        table.title += [text for text in map(text_of, row) if text]
     table.units = _row_of_units(table)
     _leave_out_footers(table)
     return table

@@ -19,6 +19,8 @@ MOST_BYTES = 2**28
 MOST_ROWS = 2**20
 MOST_COLUMNS = 1024
 _ONLY_ZEROS = re.compile(r"0{2,}")
+# A unit that a number's format writes behind it.
+_LITERAL = re.compile(r'[0#]\s*"([^"]*[^\s"][^"]*)"')
 # Excel keeps 15 digits of a number.
 _MOST_EXACT = 10**15
 
@@ -119,10 +121,16 @@ def _excel_sheet(sheet: _Worksheet, hidden: bool) -> Sheet:
 
 
 def _value(value: object, number_format: str) -> object:
-    """Return a cell as a person sees it: 123 in the format 00000 is 00123."""
+    """Return a cell as a person sees it.
+
+    123 in the format 00000 is 00123, and 40 in the format 0" cm" is 40 cm.
+    """
     is_whole = isinstance(value, (int, float)) and not isinstance(value, bool) and float(value).is_integer()
     if is_whole and _ONLY_ZEROS.fullmatch(number_format or ""):
         return f"{int(value):0{len(number_format)}d}"  # type: ignore[call-overload]
+    literals = _LITERAL.findall(number_format or "")
+    if literals and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return f"{value} {literals[-1].strip()}"
     return value
 
 
