@@ -1,45 +1,43 @@
-"""The z-maps and the legality of one irregular object in all orientations: NumPy, `unfold`, and ours."""
+"""Rest heights and legality of one irregular object in all orientations.
+
+NumPy, `unfold` of torch, and ours are timed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from benchmarks.packing.numpy_packing import Drop, Shape, drop_by_loop, drop_by_windows, shapes_of
-from benchmarks.packing.settings import make
+from benchmarks.packing.settings import Changes, make
 from torchrl_gpu.cli.packing.bench import TimedRow, random_steps
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
-_UNFOLD_ENVS = 8  # the windows of one orientation in 64 environments would take a gigabyte
+# The windows of one orientation in 64 environments would take a gigabyte.
+_UNFOLD_ENVS = 8
 
 
-def drop_rows(changes: dict[str, Any], num_envs: Sequence[int], device: str) -> list[TimedRow]:
-    """Rows whose unit is one object in all its orientations on one bin.
+def drop_rows(changes: Changes, num_envs: Sequence[int], device: str) -> list[TimedRow]:
+    """Make the rows whose unit is one object in all its orientations on one bin.
 
     The object is the one of middling footprint in the catalogue; the bins are those after a few random placements. A
     further row of ours gives every environment an object of its own: the kernel then works as for the largest of them.
     """
     env = make(changes, max(num_envs), device)
     random_steps(env)(6)
-    heights, item = env.state.heightmap, _middling(env.catalogue)
+    heights = env.state.heightmap
+    item = _middling(env.catalogue)
     shapes = shapes_of(env.catalogue.to(torch.device("cpu")), item)
-    work = sum(s.top.size * _num_placements(s, env) for s in shapes)
-    rows = [
-        TimedRow("NumPy, loop", by_numpy(drop_by_loop, heights, [shapes], env.bin)),
-        TimedRow("NumPy, windows", by_numpy(drop_by_windows, heights, [shapes], env.bin)),
-        TimedRow(
-            f"torch unfold, {min(_UNFOLD_ENVS, len(heights))}",
-            by_unfold(heights[:_UNFOLD_ENVS], [torch.from_numpy(s.bottom) for s in shapes], env.bin.step),
-            min(_UNFOLD_ENVS, len(heights)),
-            str(torch.get_num_threads()),
-            notes="z-maps only, no flush placements",
-        ),
-    ]
+    # An add and a maximum for each cell of the object, at each of its placements.
+    work = sum(shape.top.size * _num_placements(shape, env) for shape in shapes)
+    by_loop = by_numpy(drop_by_loop, heights, [shapes], env.bin)
+    by_windows = by_numpy(drop_by_windows, heights, [shapes], env.bin)
+    rows = [TimedRow("NumPy, loop", by_loop), TimedRow("NumPy, windows", by_windows)]
+    rows.append(_unfold_row(heights[:_UNFOLD_ENVS], shapes, env.bin.step))
     alone = _only(env.catalogue, item)
     same = torch.zeros(len(heights), 1, dtype=torch.int64)
     rows += [_ours(f"ours, {n}", heights[:n], same[:n], alone, env) for n in num_envs]
@@ -50,23 +48,45 @@ def drop_rows(changes: dict[str, Any], num_envs: Sequence[int], device: str) -> 
     return rows
 
 
+def _unfold_row(heights: Tensor, shapes: Sequence[Shape], step: int) -> TimedRow:
+    bottoms = [torch.from_numpy(shape.bottom) for shape in shapes]
+    return TimedRow(
+        f"torch unfold, {len(heights)}",
+        by_unfold(heights, bottoms, step),
+        len(heights),
+        str(torch.get_num_threads()),
+        notes="z-maps only, no flush placements",
+    )
+
+
 def _middling(catalogue: Catalogue) -> int:
+    """Return the object of middling footprint over all orientations."""
     area = catalogue.extent.prod(-1).sum(-1)
     return int(area.argsort()[len(area) // 2])
 
 
 def _num_placements(shape: Shape, env: PackingEnv) -> int:
-    counts = [-(-(c - s) // env.bin.step) + 1 for c, s in zip(env.bin.cells, shape.top.shape, strict=True)]
-    return max(0, counts[0]) * max(0, counts[1])
+    cells_x, cells_y = env.bin.cells
+    extent_x, extent_y = shape.top.shape
+    along_x = _num_along(extent_x, cells_x, env.bin.step)
+    along_y = _num_along(extent_y, cells_y, env.bin.step)
+    return along_x * along_y
+
+
+def _num_along(extent: int, cells: int, step: int) -> int:
+    """Placements along one axis, with the one flush with the far wall."""
+    last = cells - extent
+    return max(0, -(-last // step) + 1)
 
 
 def _only(catalogue: Catalogue, item: int) -> Catalogue:
-    """A catalogue of one object."""
+    """Make a catalogue of one object."""
     assert catalogue.top is not None
     assert catalogue.bottom is not None
     row = slice(item, item + 1)
     p, q = catalogue.extent[item].amax(0).tolist()
-    top, bottom = (maps[row, :, :p, :q].contiguous() for maps in (catalogue.top, catalogue.bottom))
+    top = catalogue.top[row, :, :p, :q].contiguous()
+    bottom = catalogue.bottom[row, :, :p, :q].contiguous()
     return Catalogue.of_maps(top, bottom, catalogue.extent[row], catalogue.volume[row], catalogue.unit)
 
 
@@ -91,20 +111,25 @@ def by_numpy(drop: Drop, heights: Tensor, shapes: Sequence[list[Shape]], bin_: B
         shapes: What is dropped on each bin; where there are fewer than bins, they take turns too.
         bin_: Size and grid of every bin.
     """
-    bins, turn = heights.cpu().numpy(), [0]
+    bins = heights.cpu().numpy()
+    turn = 0
 
     def run(calls: int) -> None:
+        nonlocal turn
         for _ in range(calls):
-            turn[0] += 1
-            z_map, legal = np.empty(bin_.grid, np.float32), np.zeros(bin_.grid, bool)
-            for shape in shapes[turn[0] % len(shapes)]:
-                drop(bins[turn[0] % len(bins)], shape, bin_, z_map, legal)
+            turn += 1
+            z_map = np.empty(bin_.grid, np.float32)
+            legal = np.zeros(bin_.grid, bool)
+            for shape in shapes[turn % len(shapes)]:
+                drop(bins[turn % len(bins)], shape, bin_, z_map, legal)
 
     return run
 
 
 def by_unfold(heights: Tensor, bottoms: Sequence[Tensor], step: int) -> Callable[[int], None]:
-    """Work of one call, the obvious way in torch: every window of the heightmap less the bottom, and its maximum.
+    """Work of one call, the obvious way in torch.
+
+    That is every window of the heightmap less the bottom, and its maximum.
 
     Args:
         heights: (N, X, Y), metres.
@@ -123,6 +148,10 @@ def by_unfold(heights: Tensor, bottoms: Sequence[Tensor], step: int) -> Callable
 
 
 def unfolded(heights: Tensor, bottom: Tensor, step: int) -> Tensor:
-    """Highest `h − b` of every placement on the grid, (N, A, B), without those flush with the far walls."""
+    """Highest `h − b` of every placement on the grid, (N, A, B).
+
+    Placements that are flush with the far walls are left out.
+    """
     p, q = bottom.shape[-2:]
-    return (heights.unfold(1, p, step).unfold(2, q, step) - bottom).amax((-1, -2))
+    windows = heights.unfold(1, p, step).unfold(2, q, step)
+    return (windows - bottom).amax((-1, -2))

@@ -1,4 +1,7 @@
-"""Jumanji's BinPack-v2 with random valid actions, jitted and batched: Bonnet et al., ICLR 2024; PyPI `jumanji`."""
+"""Jumanji's BinPack-v2 with random valid actions, jitted and batched.
+
+Bonnet et al., ICLR 2024. The package is `jumanji` on PyPI.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,17 @@ from importlib.util import find_spec
 from torchrl_gpu.cli.packing.bench import TimedRow
 
 MISSING = "not installed; the extra peers brings it"
-_STEPS, _LEAST_SCAN = 1024, 4  # environment steps of one call over the whole batch, and of each: they hide the call
+# Environment steps of one call over the whole batch, and at least of each environment: so many hide the cost of the
+# call.
+_STEPS = 1024
+_LEAST_SCAN = 4
 
 
 def jumanji_rows(batches: list[int]) -> list[TimedRow]:
-    """One row for each batch size; none where jumanji is not installed."""
+    """Make one row for each batch size.
+
+    There is none where jumanji is not installed.
+    """
     if find_spec("jumanji") is None:
         return []
     return [_row(batch) for batch in batches]
@@ -32,7 +41,10 @@ def _row(batch: int) -> TimedRow:
 
 
 def _runner(batch: int, steps: int) -> Callable[[int], None]:
-    """Plays `steps` steps of `batch` environments a call, and keeps where it stopped."""
+    """Play `steps` steps of `batch` environments a call.
+
+    The next call goes on where the last one stopped.
+    """
     import jax
     import jax.numpy as jnp
     import jumanji
@@ -57,7 +69,8 @@ def _runner(batch: int, steps: int) -> Callable[[int], None]:
         carried, rewards = jax.lax.scan(advance, carried, jax.random.split(key, steps))
         return carried, rewards.sum()
 
-    with warnings.catch_warnings():  # jax warns of what jumanji does
+    # jax warns of what jumanji does.
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         state, timestep = jax.jit(env.reset)(keys[0] if batch == 1 else keys)
         now = [(state, timestep.observation.action_mask)]

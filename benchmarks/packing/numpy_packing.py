@@ -1,4 +1,6 @@
-"""The NumPy path: one bin, packed one item at a time, as released heightmap packers do it.
+"""The NumPy path: one bin, packed one item at a time.
+
+Released heightmap packers work like this.
 
 What ours is compared with: it gives the same heightmaps, masks, rewards and ends of episodes.
 """
@@ -18,14 +20,22 @@ from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
 
 class Shape(NamedTuple):
-    """An item in one orientation."""
+    """An item in one orientation.
 
-    top: np.ndarray  # (P, Q) float32, metres
-    bottom: np.ndarray  # (P, Q) float32, metres; +inf where there is no material
+    Attributes:
+        top: Highest material, metres, (P, Q) float32.
+        bottom: Lowest material, metres, (P, Q) float32, +inf where there is none.
+        height: Metres.
+        flat: Whether it is a box, whose bottom is 0.
+    """
+
+    top: np.ndarray
+    bottom: np.ndarray
     height: np.float32
-    flat: bool  # a box: nothing to subtract
+    flat: bool
 
 
+# Centre and margin of a footprint, which none of the rules here reads.
 _UNREAD = np.zeros(2, np.int64)
 
 # Fills z_map and legal (Gx, Gy) for one item, in one orientation, on one bin (X, Y).
@@ -33,12 +43,15 @@ Drop = Callable[[np.ndarray, Shape, Bin, np.ndarray, np.ndarray], None]
 
 
 def drop_by_loop(heights: np.ndarray, shape: Shape, bin_: Bin, z_map: np.ndarray, legal: np.ndarray) -> None:
-    """A Python loop over the placements, boxes and irregular items through the same code: how released packers do it.
+    """Look at all placements in a Python loop, as released packers do.
+
+    Boxes and irregular items go through the same code.
 
     The lines are those of `reference.drop_item`, without the tensors that it takes its positions from.
     """
     p, q = shape.top.shape
-    material, tolerance = np.isfinite(shape.bottom), np.float32(bin_.tolerance)
+    material = np.isfinite(shape.bottom)
+    tolerance = np.float32(bin_.tolerance)
     columns = _positions(q, bin_.cells[1], bin_.step)
     for gx, x in enumerate(_positions(p, bin_.cells[0], bin_.step)):
         for gy, y in enumerate(columns):
@@ -51,9 +64,13 @@ def drop_by_loop(heights: np.ndarray, shape: Shape, bin_: Bin, z_map: np.ndarray
 
 
 def drop_by_box_loop(heights: np.ndarray, shape: Shape, bin_: Bin, z_map: np.ndarray, legal: np.ndarray) -> None:
-    """The same loop for boxes alone: no bottom to subtract, no contact looked for that no rule asks for."""
+    """Look at all placements of boxes alone in the same loop.
+
+    No bottom is subtracted, and no contact is looked for that no rule asks for.
+    """
     p, q = shape.top.shape
-    material, tolerance = np.isfinite(shape.bottom), np.float32(bin_.tolerance)
+    material = np.isfinite(shape.bottom)
+    tolerance = np.float32(bin_.tolerance)
     columns = _positions(q, bin_.cells[1], bin_.step)
     for gx, x in enumerate(_positions(p, bin_.cells[0], bin_.step)):
         for gy, y in enumerate(columns):
@@ -61,13 +78,17 @@ def drop_by_box_loop(heights: np.ndarray, shape: Shape, bin_: Bin, z_map: np.nda
             z = window.max()
             z_map[gx, gy] = z
             if z + shape.height <= np.float32(bin_.size[2]) + tolerance:
-                legal[gx, gy] = bin_.stability == "none" or _stands(
-                    window >= z - tolerance, material, z <= bin_.tolerance, bin_
-                )
+                if bin_.stability == "none":
+                    legal[gx, gy] = True
+                else:
+                    legal[gx, gy] = _stands(window >= z - tolerance, material, z <= bin_.tolerance, bin_)
 
 
 def drop_by_windows(heights: np.ndarray, shape: Shape, bin_: Bin, z_map: np.ndarray, legal: np.ndarray) -> None:
-    """All placements at once through `sliding_window_view`: NumPy at its best, still one environment at a time."""
+    """Look at all placements at once through `sliding_window_view`.
+
+    This is NumPy at its best, still one environment at a time.
+    """
     p, q = shape.top.shape
     if p > bin_.cells[0] or q > bin_.cells[1]:
         return
@@ -91,23 +112,29 @@ def _judge(windows: np.ndarray, shape: Shape, bin_: Bin, z_map: np.ndarray, lega
     z = windows.max((2, 3), initial=0.0)
     z_map[:] = z
     legal[:] = z + shape.height <= np.float32(bin_.size[2]) + tolerance
+    # Most placements are decided by the share of cells in contact, so that the rule judges the others alone.
     if bin_.stability == "none":
         return
     contact = windows >= (z - tolerance)[..., None, None]
     material = np.isfinite(shape.bottom)
     share = contact.sum((2, 3)) / max(material.sum(), 1)
-    sure = (share > (0.95 if bin_.stability == "corners" else 0.50)) | (z <= bin_.tolerance)
-    for x, y in np.argwhere(legal & ~sure):
+    enough = 0.95 if bin_.stability == "corners" else 0.50
+    is_sure = (share > enough) | (z <= bin_.tolerance)
+    for x, y in np.argwhere(legal & ~is_sure):
         legal[x, y] = _stands(contact[x, y], material, False, bin_)
 
 
 def _stands(contact: np.ndarray, material: np.ndarray, on_floor: bool, bin_: Bin) -> bool:
     """Verdict of the bin's rule, which is none that reads centres or margins."""
-    return rule_of(bin_).judge(Footprint(contact, material, on_floor, _UNREAD, _UNREAD))
+    footprint = Footprint(contact, material, on_floor, _UNREAD, _UNREAD)
+    return rule_of(bin_).judge(footprint)
 
 
 def _positions(extent: int, cells: int, step: int) -> list[int]:
-    """First cells of the placements along one axis, the one flush with the far wall last where the grid has room."""
+    """First cells of the placements along one axis.
+
+    The one flush with the far wall comes last where the grid has room.
+    """
     on_grid = list(range(0, cells - extent + 1, step))
     return [*on_grid, cells - extent] if _has_flush(extent, cells, step) else on_grid
 
@@ -136,15 +163,19 @@ class NumpyPacking:
     def __init__(
         self, catalogue: Catalogue, bin_: Bin, episodes: np.ndarray, visible_items: int, drop: Drop = drop_by_loop
     ) -> None:
-        self.bin, self.episodes, self.drop, self.visible_items = bin_, episodes, drop, visible_items
-        self.shapes = {int(item): shapes_of(catalogue, int(item)) for item in np.unique(episodes) if item >= 0}
+        self.bin = bin_
+        self.episodes = episodes
+        self.drop = drop
+        self.visible_items = visible_items
+        items = np.unique(episodes)
+        self.shapes = {item: shapes_of(catalogue, item) for item in items[items >= 0].tolist()}
         self.volume = catalogue.volume.cpu().numpy()
         self.shape = (visible_items, catalogue.num_orientations, *bin_.grid)
         self.episode = -1
         self.reset()
 
     def reset(self) -> None:
-        """Begins the next episode."""
+        """Begin the next episode."""
         self.episode = (self.episode + 1) % len(self.episodes)
         self.waiting = [int(item) for item in self.episodes[self.episode] if item >= 0]
         self.heights = np.zeros(self.bin.cells, np.float32)
@@ -159,7 +190,13 @@ class NumpyPacking:
                 self.drop(self.heights, shape, self.bin, self.z_map[k, o], self.legal[k, o])
 
     def step(self, action: int) -> tuple[np.float32, bool]:
-        """Places an item; reward (gain in utilization) and whether the episode is over. It does not restart."""
+        """Place an item.
+
+        The episode does not restart when it is over.
+
+        Returns:
+            Reward, which is the gain in utilization, and whether the episode is over.
+        """
         k, o, gx, gy = np.unravel_index(action, self.shape)
         if not self.legal[k, o, gx, gy]:
             return np.float32(0.0), True
@@ -168,23 +205,26 @@ class NumpyPacking:
         x = min(int(gx) * self.bin.step, self.bin.cells[0] - shape.top.shape[0])
         y = min(int(gy) * self.bin.step, self.bin.cells[1] - shape.top.shape[1])
         reference.place_item(self.heights, shape.top, shape.bottom, x, y, self.z_map[k, o, gx, gy])
-        before, self.packed = self.packed, self.packed + self.volume[item]
+        before = self.packed
+        self.packed = before + self.volume[item]
         self._look()
         return (self.packed - before) / np.float32(self.bin.volume), not self.legal.any()
 
     def play(self, steps: int, rng: np.random.Generator) -> None:
-        """Random legal actions, with a restart at the end of each episode."""
+        """Play random legal actions, with a restart at the end of each episode."""
         for _ in range(steps):
             legal = np.flatnonzero(self.legal)
             action = int(legal[rng.integers(len(legal))]) if len(legal) else 0
-            if self.step(action)[1]:
+            _, is_over = self.step(action)
+            if is_over:
                 self.reset()
 
 
 def shapes_of(catalogue: Catalogue, item: int) -> list[Shape]:
-    """An item in every orientation."""
+    """Shapes of an item in every orientation."""
     shapes = []
     for o in range(catalogue.num_orientations):
         top, bottom = reference.item_maps(catalogue, item, o)
-        shapes.append(Shape(top, bottom, np.float32(catalogue.height[item, o].item()), catalogue.flat))
+        height = np.float32(catalogue.height[item, o].item())
+        shapes.append(Shape(top, bottom, height, catalogue.flat))
     return shapes

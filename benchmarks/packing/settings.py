@@ -12,15 +12,20 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ProceduralSolids
 from torchrl_gpu.envs.packing.protocols import PROTOCOLS
 
+# Arguments of `PackingEnv` by name.
+Changes = dict[str, Any]
+
 # Stability rule and orientations decide what a step costs: none and 2, corners and 1, support and 2, none and 6.
-BPP10: dict[str, dict[str, Any]] = {
+BPP10: dict[str, Changes] = {
     "bpp10": {},
-    **{f"bpp10 {name}": PROTOCOLS[name] for name in ("cut2", "discrete125", "free125")},
+    "bpp10 cut2": PROTOCOLS["cut2"],
+    "bpp10 discrete125": PROTOCOLS["discrete125"],
+    "bpp10 free125": PROTOCOLS["free125"],
 }
 
 
-def irregular(num_visible: int, num_objects: int, resolution: int, grid_step: int) -> dict[str, Any]:
-    """Constructor arguments of the reference setting `irregular`, at another size.
+def irregular(num_visible: int, num_objects: int, resolution: int, grid_step: int) -> Changes:
+    """Arguments of the reference setting `irregular`, at another size.
 
     Args:
         num_visible: K.
@@ -40,13 +45,24 @@ def irregular(num_visible: int, num_objects: int, resolution: int, grid_step: in
 
 
 def episodes_of(env: PackingEnv, row: int, count: int) -> np.ndarray:
-    """Catalogue rows (R, T) of the first `count` episodes that row `row` of an environment will play."""
+    """Catalogue rows of the first episodes that a row of an environment will play.
+
+    Args:
+        env: The environment.
+        row: One of its rows.
+        count: R, episodes.
+
+    Returns:
+        (R, T) int64, −1 behind the end of each.
+    """
     episode = torch.arange(count, device=env.device)
-    key = env.item_sequences.begin(env.seed, torch.full_like(episode, row + env.first_env), episode)
+    world = torch.full_like(episode, row + env.first_env)
+    key = env.item_sequences.begin(env.seed, world, episode)
     position = torch.arange(env.item_sequences.length, device=env.device).expand(count, -1)
     return env.item_sequences.items(key, position).cpu().numpy()
 
 
-def make(changes: dict[str, Any], num_envs: int, device: str, include: Sequence[str] = ()) -> PackingEnv:
-    """An environment of the benchmark; seed 0."""
-    return PackingEnv(num_envs, **changes | {"device": device, "seed": 0, "include": include})
+def make(changes: Changes, num_envs: int, device: str, include: Sequence[str] = ()) -> PackingEnv:
+    """Make an environment of the benchmark, with seed 0."""
+    given = changes | {"device": device, "seed": 0, "include": include}
+    return PackingEnv(num_envs, **given)

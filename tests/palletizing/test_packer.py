@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,8 @@ CUBE = Pallet(4.0, 4.0, 4.0, cell=1.0)
 
 def sequence(packer: Packer, boxes: Boxes) -> list[tuple[int, list[float], list[float]]]:
     """Pallet, corner and sides of boxes of one row that come one at a time."""
-    prepared, found = packer.prepare(boxes), []
+    prepared = packer.prepare(boxes)
+    found = []
     state = packer.begin(prepared, [np.arange(len(boxes.sizes))])
     for box in range(len(boxes.sizes)):
         choice = packer.choose(state, prepared, torch.tensor([[box]]))
@@ -87,22 +87,27 @@ def test_a_box_lies_only_on_sides_that_it_may() -> None:
         ({}, {"open_pallets": 2}, Boxes.of([[2.0, 2.0, height] for height in (1.5, 1.8, 1.0, 0.5)]), [0, 1, 2, 0]),
     ],
 )
-def test_pallets_by_hand(pallet: dict[str, Any], options: dict[str, Any], boxes: Boxes, numbers: list[int]) -> None:
-    packer = Packer(replace(Pallet(2.0, 2.0, 2.0, cell=1.0), **pallet), **options, device="cpu")
+def test_packer_opens_pallets_as_by_hand(
+    pallet: dict[str, float], options: dict[str, object], boxes: Boxes, numbers: list[int]
+) -> None:
+    chosen = replace(Pallet(2.0, 2.0, 2.0, cell=1.0), **pallet)
+    packer = Packer(chosen, **options, device="cpu")  # type: ignore[arg-type]
     assert [number for number, _, _ in sequence(packer, boxes)] == numbers
 
 
 @pytest.mark.parametrize(
     ("weights", "loads", "numbers"),
     [
-        ([5, 5, 5, 5], [10, 99, 99, 99], [0, 0, 0, 1]),  # two on the first, whatever is between
+        # Two on the first, whatever is between.
+        ([5, 5, 5, 5], [10, 99, 99, 99], [0, 0, 0, 1]),
         ([5, 5, 5, 5], [99, 5, 99, 99], [0, 0, 0, 1]),
         ([5, 5, 5, 5], [15, 10, 5, 0], [0, 0, 0, 0]),
-        ([5, 0, 5, 5], [99, 99, 99, 99], [0, 1, 1, 1]),  # what weighs nothing known goes on no limited box
+        # A box of unknown weight goes on no limited box.
+        ([5, 0, 5, 5], [99, 99, 99, 99], [0, 1, 1, 1]),
         ([5, 0, 5, 5], [math.inf, 5, 99, 99], [0, 0, 0, 1]),
     ],
 )
-def test_boxes_bear_their_most_load(weights: list[float], loads: list[float], numbers: list[int]) -> None:
+def test_packer_keeps_most_loads_by_hand(weights: list[float], loads: list[float], numbers: list[int]) -> None:
     packer = Packer(Pallet(2.0, 2.0, 9.0, cell=1.0), device="cpu")
     found = sequence(packer, Boxes.of([[2.0, 2.0, 1.0]] * 4, weights, max_load=loads))
     assert [number for number, _, _ in found] == numbers
@@ -148,27 +153,33 @@ def test_boxes_keep_their_gap_and_stick_out_no_further_than_they_may() -> None:
     found = sequence(packer, Boxes.of([[0.29, 0.29, 0.2]] * 5))
     corners = [corner for _, corner, _ in found]
     assert [number for number, _, _ in found] == [0] * 5
-    assert all(-0.1 - 1e-9 <= at <= 0.5 - 0.29 + 1e-9 for corner in corners for at in corner[:2])
-    assert min(min(corner[:2]) for corner in corners) < 0
-    assert [corner[2] for corner in corners[:4]] == [0.0] * 4
-    apart = [max(abs(a - b) for a, b in zip(corners[0][:2], each[:2], strict=True)) for each in corners[1:4]]
-    assert min(apart) >= 0.29 + 0.02 - 1e-9
+    lower = np.array(corners)
+    assert (lower[:, :2] >= -0.1 - 1e-9).all()
+    assert (lower[:, :2] <= 0.5 - 0.29 + 1e-9).all()
+    assert lower[:, :2].min() < 0
+    assert lower[:4, 2].tolist() == [0.0] * 4
+    apart = np.abs(lower[1:4, :2] - lower[0, :2]).max(1)
+    assert apart.min() >= 0.29 + 0.02 - 1e-9
 
 
 def test_a_box_beside_the_pallet_has_no_floor() -> None:
     packer = Packer(Pallet(0.2, 0.2, 1.0, overhang=0.2, cell=0.01), stability="none", device="cpu")
     found = sequence(packer, Boxes.of([[0.1, 0.1, 0.1]] * 4))
-    assert all(-0.1 < at < 0.2 for number, corner, _ in found for at in corner[:2])
+    lower = np.array([corner for _, corner, _ in found])
+    assert (lower[:, :2] > -0.1).all()
+    assert (lower[:, :2] < 0.2).all()
 
 
 def test_rows_are_packed_as_each_would_be_alone() -> None:
     torch.manual_seed(0)
     packer = Packer(Pallet(8.0, 6.0, 8.0, cell=1.0), open_pallets=2, device="cpu")
     boxes = Boxes.of(torch.randint(1, 5, (60, 3)).double())
-    prepared, offers = packer.prepare(boxes), torch.arange(60).view(3, 20)
+    prepared = packer.prepare(boxes)
+    offers = torch.arange(60).view(3, 20)
 
     def packed(rows: list[int]) -> list[list[int]]:
-        state, seen = packer.empty(len(rows)), []
+        state = packer.empty(len(rows))
+        seen = []
         for step in range(18):
             offered = offers[rows][:, step : step + 3]
             choice = packer.choose(state, prepared, offered)
@@ -176,13 +187,14 @@ def test_rows_are_packed_as_each_would_be_alone() -> None:
             seen.append(torch.stack([choice.box, choice.number, choice.x, choice.y], 1))
         return torch.stack(seen, 1).tolist()
 
-    assert packed([0, 1, 2]) == [each for row in range(3) for each in packed([row])]
+    assert packed([0, 1, 2]) == [*packed([0]), *packed([1]), *packed([2])]
 
 
-def test_a_measured_pile_is_packed_on() -> None:
+def test_packer_packs_on_measured_heightmap() -> None:
     packer = Packer(CUBE, device="cpu")
     prepared = packer.prepare(Boxes.of([[2.0, 2.0, 2.0]] * 2))
-    state = packer.place(packer.empty(1), prepared, packer.choose(packer.empty(1), prepared, torch.tensor([[0]])))
+    first = packer.choose(packer.empty(1), prepared, torch.tensor([[0]]))
+    state = packer.place(packer.empty(1), prepared, first)
     state = packer.set_heightmap(state, 0, 0, torch.full((4, 4), 1.5))
     choice = packer.choose(state, prepared, torch.tensor([[1]]))
     assert float(choice.z) == 1.5
@@ -191,5 +203,5 @@ def test_a_measured_pile_is_packed_on() -> None:
 
 
 def test_pallets_of_too_many_cells_are_refused() -> None:
-    with pytest.raises(ValueError, match="cells"):
+    with pytest.raises(ValueError, match=r"0\.0001 m .* 12,000 × 8,000"):
         Packer(Pallet(1.2, 0.8, 1.5, cell=1e-4), device="cpu")

@@ -1,4 +1,4 @@
-"""Whole orders on pallets: every box once, nothing overlaps, and files in the user's units."""
+"""Whole orders on pallets, and the files of their plans."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import random
 import re
 import sys
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -27,8 +28,12 @@ def listed(folder: Path, *rows: str, header: str = HEADER, name: str = "orders.c
 
 
 def check_laws(plans: PalletPlans, gap: float = 0.0) -> None:
-    """Every box once, inside, apart from all others, carried by what was placed before, and light enough."""
-    p, placed = plans.pallet, plans.placed
+    """Check that every box is placed once, inside, and apart from all others.
+
+    It is carried by what was placed before, and no pallet is too heavy.
+    """
+    p = plans.pallet
+    placed = plans.placed
     left_out = [i for i, reason in enumerate(plans.reasons) if reason]
     assert sorted([*placed.box.tolist(), *left_out]) == list(range(len(plans.reasons)))
     if not len(placed.box):
@@ -42,10 +47,13 @@ def check_laws(plans: PalletPlans, gap: float = 0.0) -> None:
     assert high[:, 2].max() <= p.height + 1e-4
     weights = np.nan_to_num(np.concatenate(plans.found.weights))
     for each in plans.pallets():
-        low, top = each.placed.corner, each.placed.corner + each.placed.sides
-        apart = (low[:, None] >= top[None] - 1e-5) + 0.0
-        across = np.maximum(low[:, None, :2] - top[None, :, :2], low[None, :, :2] - top[:, None, :2]).max(2)
-        separate = (across >= gap - 1e-9) | (apart[..., 2] > 0) | (apart[..., 2].T > 0)
+        low = each.placed.corner
+        top = low + each.placed.sides
+        is_above = low[:, None, 2] >= top[None, :, 2] - 1e-5
+        behind = low[:, None, :2] - top[None, :, :2]
+        before = low[None, :, :2] - top[:, None, :2]
+        across = np.maximum(behind, before).max(2)
+        separate = (across >= gap - 1e-9) | is_above | is_above.T
         assert (separate | np.eye(len(low), dtype=bool)).all()
         assert (np.diff(each.placed.step) > 0).all()
         assert ((low[:, 2] < 1e-9) | (each.layer > 1)).all()
@@ -63,28 +71,39 @@ def check_laws(plans: PalletPlans, gap: float = 0.0) -> None:
         ({"visible": "all", "tries": 8, "turns": "axis", "weight": 150.0, "cell": 20}, 0.0),
     ],
 )
-def test_laws_of_plans(tmp_path: Path, options: dict[str, object], gap: float) -> None:
+def test_plans_keep_their_laws(tmp_path: Path, options: dict[str, object], gap: float) -> None:
     draw = np.random.default_rng(1)
-    rows = [
-        f"{'AB'[i % 2]},art-{i},{','.join(map(str, draw.integers(8, 40, 3) * 10))},{draw.integers(1, 4)},"
-        f"{draw.integers(1, 20)},{'yn'[i % 2]},{'yn'[i % 5 > 0]}"
-        for i in range(24)
-    ]
+    rows = []
+    for i in range(24):
+        sides = ",".join(map(str, draw.integers(8, 40, 3) * 10))
+        quantity = draw.integers(1, 4)
+        weight = draw.integers(1, 20)
+        upright = "yn"[i % 2]
+        fragile = "yn"[i % 5 > 0]
+        rows.append(f"{'AB'[i % 2]},art-{i},{sides},{quantity},{weight},{upright},{fragile}")
     plans = pack(listed(tmp_path, *rows, "A,giant,3000,20,20,1,1,n,n"), "800x600x900mm", device="cpu", **options)
     check_laws(plans, gap)
     assert sum(map(bool, plans.reasons)) == 1
-    fragile = np.concatenate(plans.found.fragile)
-    for each in plans.pallets():  # nothing above fragile goods
-        p = each.placed
-        for i in np.flatnonzero(fragile[p.box]):
-            over = (p.corner[:, :2] < p.corner[i, :2] + p.sides[i, :2] - 1e-6) & (
-                p.corner[:, :2] + p.sides[:, :2] > p.corner[i, :2] + 1e-6
-            )
-            assert not (over.all(1) & (p.corner[:, 2] >= p.corner[i, 2] + p.sides[i, 2] - 1e-6)).any()
+    check_fragile(plans)
+
+
+def check_fragile(plans: PalletPlans) -> None:
+    """Check that nothing is above fragile boxes."""
+    is_fragile = np.concatenate(plans.found.fragile)
+    for pallet in plans.pallets():
+        low = pallet.placed.corner
+        high = low + pallet.placed.sides
+        for i in np.flatnonzero(is_fragile[pallet.placed.box]):
+            overlaps = (low[:, :2] < high[i, :2] - 1e-6) & (high[:, :2] > low[i, :2] + 1e-6)
+            is_above = overlaps.all(1) & (low[:, 2] >= high[i, 2] - 1e-6)
+            assert not is_above.any()
 
 
 def check_loads(plans: PalletPlans) -> None:
-    """No box bears more than its most load, and none of unknown weight lies on a box of limited load."""
+    """Check that no box bears more than its most load.
+
+    A box of unknown weight must lie on none of limited load.
+    """
     weights = np.concatenate(plans.found.weights)
     most = np.where(np.concatenate(plans.found.fragile), 0.0, np.concatenate(plans.found.max_loads))
     for pallet in plans.pallets():
@@ -110,15 +129,20 @@ def mixed_orders(rng: random.Random) -> list[list[str]]:
             weight = rng.choice(["", rng.randrange(1, 30)])
             fragile = "yn"[rng.random() >= limited]
             most = rng.randrange(1, 60) if rng.random() < limited else ""
-            rows.append(f"{name},a,{sides},{rng.randrange(1, 7)},{weight},{rng.choice('yn')},{fragile},{most}")
+            quantity = rng.randrange(1, 7)
+            upright = rng.choice("yn")
+            rows.append(f"{name},a,{sides},{quantity},{weight},{upright},{fragile},{most}")
         orders.append(rows)
     return orders
 
 
-PACKED_BY = [
-    *({"visible": 1, "policy": policy, "open_pallets": 2} for policy in ("orders", "dbl", "hm", "lsah", "first-fit")),
+POLICIES = ("orders", "dbl", "hm", "lsah", "first-fit")
+PACKED_BY: list[dict[str, object]] = [{"visible": 1, "policy": policy, "open_pallets": 2} for policy in POLICIES]
+PACKED_BY += [
     {"visible": 3, "turns": "axis", "weight": 100.0},
     {"visible": 2, "open_pallets": 2, "gap": 10, "overhang": 50, "stability": "com"},
+]
+PACKED_BY += [
     {"visible": "all", "tries": 4, "turns": "axis", "stability": "support"},
     {"visible": "all", "tries": 12, "gap": 10, "weight": 100.0},
     {"visible": "all", "tries": 8, "turns": "fixed", "overhang": 50, "stability": "corners"},
@@ -127,17 +151,21 @@ PACKED_BY = [
 
 @pytest.mark.parametrize("options", PACKED_BY, ids=str)
 def test_an_order_is_packed_beside_others_as_alone(tmp_path: Path, options: dict[str, object]) -> None:
-    """Lists of orders of any length, with and without limits of load: every law, and the same plan as alone."""
+    """Orders of any length, with and without limits of load, keep every law.
+
+    Each has the same plan as alone.
+    """
     header = HEADER.replace("\n", ",max_load_kg\n")
 
     def packed(rows: list[str]) -> PalletPlans:
         return pack(listed(tmp_path, *rows, header=header), "800x600x900mm", cell=40, device="cpu", **options)
 
     orders = mixed_orders(random.Random(4))
-    whole = packed([row for rows in orders for row in rows])
+    whole = packed(list(chain.from_iterable(orders)))
     check_laws(whole, 0.01 if "gap" in options else 0.0)
     check_loads(whole)
-    before = 0  # boxes of the orders above
+    # Boxes of the orders above.
+    before = 0
     for number, rows in enumerate(orders):
         alone = packed(rows)
         mine = whole.placed.rows(whole.placed.order == number)
@@ -147,7 +175,7 @@ def test_an_order_is_packed_beside_others_as_alone(tmp_path: Path, options: dict
         before += len(alone.reasons)
 
 
-def test_regressions_of_other_packers(tmp_path: Path) -> None:
+def test_pack_solves_cases_that_other_packers_failed(tmp_path: Path) -> None:
     # enzoruiz/3dbinpacking 1: 8 of 10 cubes of side 2 in a cube of side 4.
     plans = pack(listed(tmp_path, "2,2,2,10", header="l,w,h,qty\n"), "4x4x4cm", unit="cm", device="cpu")
     assert np.bincount(plans.placed.pallet).tolist() == [8, 2]
@@ -160,7 +188,9 @@ def test_regressions_of_other_packers(tmp_path: Path) -> None:
 def test_a_new_pallet_is_opened_only_where_nothing_fits(tmp_path: Path) -> None:
     # 600 mm of height: two boxes of 300, then one of 400 and no more, but the last one fits beside what is open.
     rows = ["A,a,800,600,300,2,1,,", "A,b,800,600,400,1,1,,", "A,c,800,600,200,2,1,,"]
-    one, two = (pack(listed(tmp_path, *rows), "800x600x600mm", device="cpu", open_pallets=m) for m in (1, 2))
+    path = listed(tmp_path, *rows)
+    one = pack(path, "800x600x600mm", device="cpu", open_pallets=1)
+    two = pack(path, "800x600x600mm", device="cpu", open_pallets=2)
     assert one.placed.pallet.tolist() == [0, 0, 1, 1, 2] == two.placed.pallet.tolist()
     assert [each["at least"] for each in one.orders()] == [3]
 
@@ -170,7 +200,8 @@ def test_a_search_uses_fewer_pallets_and_gives_the_same_plan_again(tmp_path: Pat
     rows = [f"A,{name},400,300,{size},1,," for name, size in (("low", "100,4"), ("high", "500,12"), ("low", "100,16"))]
     options = {"pallet": "800x600x1000mm", "visible": "all", "tries": 16, "device": "cpu"}
     path = listed(tmp_path, *rows)
-    found, again = (pack(path, **options) for _ in range(2))  # type: ignore[arg-type]
+    found = pack(path, **options)  # type: ignore[arg-type]
+    again = pack(path, **options)  # type: ignore[arg-type]
     assert found.orders()[0]["pallets"] == found.orders()[0]["at least"] == 2
     assert all((one == other).all() for one, other in zip(found.placed, again.placed, strict=True))
     assert pack(path, "800x600x1000mm", policy="dbl", device="cpu").orders()[0]["pallets"] == 3
@@ -267,7 +298,9 @@ def test_the_command_writes_plans_in_the_unit_of_the_list(tmp_path: Path, capsys
         (["--turn", "yaw"], "known options"),
     ],
 )
-def test_wrong_words_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], told: str) -> None:
+def test_command_refuses_wrong_words_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], told: str
+) -> None:
     listed(tmp_path, "A,a,100,100,100,1,1,,")
     monkeypatch.chdir(tmp_path)
     given = words if words[0].endswith(".csv") else ["orders.csv", *words]
@@ -277,7 +310,7 @@ def test_wrong_words_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not (tmp_path / "pallets").exists()
 
 
-def test_lists_without_boxes_are_one_line(tmp_path: Path) -> None:
+def test_pack_refuses_lists_without_boxes(tmp_path: Path) -> None:
     path = tmp_path / "list.csv"
     for content, told in ((HEADER, "no box"), ("l,w,h\n10,10,10\n", "--unit"), ("\0\0\xff", "no text")):
         path.write_text(content, encoding="utf-8")
@@ -288,7 +321,7 @@ def test_lists_without_boxes_are_one_line(tmp_path: Path) -> None:
         pack(path, device="cpu")
 
 
-def test_a_list_of_which_nothing_fits_is_told(tmp_path: Path) -> None:
+def test_pack_gives_reasons_where_no_box_fits(tmp_path: Path) -> None:
     plans = pack(listed(tmp_path, "A,a,5000,5000,100,3,1,,"), device="cpu")
     assert [bool(reason) for reason in plans.reasons] == [True] * 3
     assert plans.pallets() == [] == plans.orders()
@@ -308,7 +341,7 @@ def test_towers_fall_in_the_simulation_and_flat_piles_stand(tmp_path: Path) -> N
     assert tipped.orders()[0]["stand"] == 0
 
 
-def test_physics_is_asked_for_before_anything_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pack_needs_mujoco_before_it_reads_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mujoco", None)
     with pytest.raises(ModuleNotFoundError, match="physics"):
         pack(tmp_path / "absent.csv", physics=True)

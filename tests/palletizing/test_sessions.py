@@ -1,4 +1,4 @@
-"""Packing sessions: calls and their answers, restarts, undone steps, and messages that nobody should send."""
+"""Packing sessions: calls, restarts, undone steps, and messages that are refused."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import random
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +25,22 @@ from torchrl_gpu.system import locks
 SMALL = {"pallet": [600, 400, 500], "grid": 20}
 BOX = {"sides": [200, 100, 100], "weight": 2}
 
+# Plain data of a message or an answer.
+Plain = dict[str, Any]
+
 
 class Cell:
     """A client of one session."""
 
     def __init__(self, folder: Path, name: str = "a", **options: Any) -> None:
-        self.folder, self.name = folder, name
+        self.folder = folder
+        self.name = name
         self.sessions = PackingSessions(folder, device="cpu", **options)
 
-    def tell(self, do: str, **given: Any) -> tuple[bool, dict[str, Any]]:
+    def tell(self, do: str, **given: object) -> tuple[bool, Plain]:
         return self.sessions.answer(json.dumps({"do": do, "session": self.name, **given}))
 
-    def ask(self, do: str, **given: Any) -> dict[str, Any]:
+    def ask(self, do: str, **given: object) -> Plain:
         done, answer = self.tell(do, **given)
         assert done, answer
         return answer
@@ -50,11 +55,11 @@ class Cell:
         return 1000 * self.progress.loaded.heightmap[0, 0]
 
     def restart(self) -> None:
-        """As after a kill: what is not in the folder is gone."""
+        """Start again as after a kill: what is not in the folder is gone."""
         self.sessions = PackingSessions(self.folder, device="cpu")
 
 
-def opened(folder: Path, **settings: Any) -> Cell:
+def opened(folder: Path, **settings: object) -> Cell:
     cell = Cell(folder)
     cell.ask("open", **(SMALL | settings))
     return cell
@@ -146,7 +151,7 @@ FLAT = [[0] * 20] * 30
         ([("measure", {"heights": 3})], "heights must be 30 lists of 20 numbers"),
     ],
 )
-def test_a_call_that_cannot_be_changes_nothing(calls: list[Any], message: str, tmp_path: Path) -> None:
+def test_call_that_is_refused_changes_nothing(calls: list[tuple[str, Plain]], message: str, tmp_path: Path) -> None:
     cell = opened(tmp_path, policy="first-fit")
     for do, given in calls[:-1]:
         cell.ask(do, **given)
@@ -158,13 +163,19 @@ def test_a_call_that_cannot_be_changes_nothing(calls: list[Any], message: str, t
     assert (tmp_path / "a.json").read_bytes() == kept
 
 
-WRONG_SETTINGS: dict[str, list[Any]] = {
+WRONG_SETTINGS: dict[str, list[object]] = {
     "pallet": ["aur", [1, 2], [1, 1, 1], {"length": 1}, [1e9, 1e9, 1e9]],
     "policy": ["/etc/passwd", "random"],
     "grid": [0, 1],
 }
 WRONG_SETTINGS |= {"rule": ["none of them"], "height": [-1], "noise": [-1]}
 WRONG_SETTINGS |= {"weight": [0], "gap": ["wide"], "overhang": [1001], "colour": [3]}
+
+
+def wrong_openings() -> Iterator[str]:
+    for name, values in WRONG_SETTINGS.items():
+        for value in values:
+            yield json.dumps({"do": "open", "session": "b", name: value})
 
 
 @pytest.mark.parametrize(
@@ -180,15 +191,11 @@ WRONG_SETTINGS |= {"weight": [0], "gap": ["wide"], "overhang": [1001], "colour":
         '{"do": "open", "session": "b", "weight": NaN}',
         '{"do": "open", "session": "b", "weight": 1e999}',
         '{"do": "open", "session": "b", "weight": ' + "9" * 5000 + "}",
-        *(
-            json.dumps({"do": "open", "session": "b", name: value})
-            for name, values in WRONG_SETTINGS.items()
-            for value in values
-        ),
+        *wrong_openings(),
         " " * (2**22 + 1),
     ],
 )
-def test_a_message_that_is_none_is_refused_in_a_line(message: str | bytes, tmp_path: Path) -> None:
+def test_message_without_its_form_is_refused_in_a_line(message: str | bytes, tmp_path: Path) -> None:
     cell = opened(tmp_path)
     done, answer = cell.sessions.answer(message)
     assert not done
@@ -200,16 +207,19 @@ def test_a_message_that_is_none_is_refused_in_a_line(message: str | bytes, tmp_p
 
 
 @pytest.mark.parametrize("boxes", [[{}] * 200, [[]] * 9000, [""] * 3000, [1] * 300_000])
-def test_what_no_message_needs_is_not_parsed(boxes: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cell, message = opened(tmp_path), json.dumps({"do": "offer", "session": "a", "boxes": boxes})
+def test_message_of_too_many_signs_is_not_parsed(
+    boxes: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = opened(tmp_path)
+    message = json.dumps({"do": "offer", "session": "a", "boxes": boxes})
     monkeypatch.setattr(json, "loads", None)
     done, answer = cell.sessions.answer(message)
     assert not done
     assert "no message needs more than" in answer["message"]
 
 
-def play(cell: Cell, seed: int, steps: int) -> Any:
-    """Random calls, as a client would make them; gives each answer."""
+def play(cell: Cell, seed: int, steps: int) -> Iterator[Plain | tuple[bool, Plain]]:
+    """Make random calls, as a client would, and give each answer."""
     rng = random.Random(seed)
     for number in range(steps):
         sides = [rng.randrange(60, 300), rng.randrange(60, 200), rng.randrange(50, 200)]
@@ -226,13 +236,15 @@ def play(cell: Cell, seed: int, steps: int) -> Any:
             cell.heights.clamp_max(999) + torch.rand(30, 20, generator=torch.Generator().manual_seed(number))
         ).tolist()
         given = {"report": {"center": center, "turn": place["turn"] + rng.uniform(-5, 5)}}
-        given["measure"] = {"heights": seen, "sure": True}  # the box that waits is not on the map
+        # The client must be sure: the pending box is not on the map.
+        given["measure"] = {"heights": seen, "sure": True}
         yield cell.tell(way, **given.get(way, {}))
 
 
 @pytest.mark.parametrize("rule", ["load_bearing", "support"])
 def test_a_restart_goes_on_to_the_same_places(rule: str, tmp_path: Path) -> None:
-    through, broken = (opened(tmp_path / name, rule=rule) for name in ("one", "two"))
+    through = opened(tmp_path / "one", rule=rule)
+    broken = opened(tmp_path / "two", rule=rule)
     for step, (wanted, found) in enumerate(zip(play(through, 3, 13), play(broken, 3, 13), strict=True)):
         assert found == wanted
         broken.sessions = PackingSessions(tmp_path / "two", device="cpu")
@@ -241,12 +253,14 @@ def test_a_restart_goes_on_to_the_same_places(rule: str, tmp_path: Path) -> None
 
 
 def test_undo_gives_the_state_before_to_the_bit(tmp_path: Path) -> None:
-    cell, before = opened(tmp_path), []
+    cell = opened(tmp_path)
+    # Progress after each event that is not undone.
+    before: list[Progress] = []
     for _ in play(cell, 5, 12):
-        if not before or cell.progress.events[: len(before[-1].events)] != before[-1].events:
-            before = [each for each in before if cell.progress.events[: len(each.events)] == each.events]
-        if cell.progress.pending is None and (not before or len(before[-1].events) < len(cell.progress.events)):
-            before.append(cell.progress)
+        now = cell.progress
+        before = [each for each in before if now.events[: len(each.events)] == each.events]
+        if now.pending is None and (not before or len(before[-1].events) < len(now.events)):
+            before.append(now)
     assert len(before) > 4
     if cell.progress.pending is not None:
         cell.ask("undo")
@@ -261,7 +275,8 @@ def test_a_request_that_is_sent_again_does_nothing_twice(tmp_path: Path) -> None
     first = cell.ask("offer", boxes=[BOX], request="x")
     assert cell.ask("offer", boxes=[BOX], request="x") == first
     assert cell.ask("confirm", request="y")["packed"] == 1
-    cell.sessions = PackingSessions(tmp_path, device="cpu")  # killed before its answer arrived
+    # Killed before its answer arrived.
+    cell.sessions = PackingSessions(tmp_path, device="cpu")
     assert cell.ask("confirm", request="y")["packed"] == 1
     assert cell.tell("confirm", request="z")[1]["request"] == "z"
     assert cell.ask("status")["packed"] == 1
@@ -280,7 +295,7 @@ def test_of_several_boxes_one_is_chosen_and_the_others_have_their_reasons(tmp_pa
 
 
 @pytest.mark.parametrize("settings", [{}, {"gap": 15}, {"overhang": 30}, {"grid": 7, "gap": 3}])
-def test_a_report_of_the_very_place_is_a_confirmation(settings: dict[str, Any], tmp_path: Path) -> None:
+def test_report_of_the_offered_place_is_a_confirmation(settings: Plain, tmp_path: Path) -> None:
     told, reported = opened(tmp_path / "one", **settings), opened(tmp_path / "two", **settings)
     rng = random.Random(1)
     for _ in range(12):
@@ -295,14 +310,15 @@ def test_a_report_of_the_very_place_is_a_confirmation(settings: dict[str, Any], 
         assert torch.equal(told.progress.loaded.bears, reported.progress.loaded.bears)
 
 
-def test_what_lies_elsewhere_bears_load_there(tmp_path: Path) -> None:
+def test_reported_box_bears_load_where_it_lies(tmp_path: Path) -> None:
     cell = opened(tmp_path)
     for sides, turn, center in (([200, 100, 100], 90, [300, 200, 0]), ([240, 300, 50], 0, [302, 199, 101])):
         cell.ask("offer", boxes=[{"sides": sides}])
         cell.ask("report", center=center, turn=turn, sure=True)
     bears = torch.ones(30, 20, dtype=torch.bool)
-    bears[9:22, 2:18] = False  # of the upper box
-    bears[13:17, 5:15] = True  # above the cells that the lower one fills
+    # Of the upper box those cells alone bear load that are above the cells that the lower one fills.
+    bears[9:22, 2:18] = False
+    bears[13:17, 5:15] = True
     found = cell.progress.loaded.bears[0, 0]
     assert (found >= bears).all()
     assert not found[9:12, 3:17].any()
@@ -325,7 +341,7 @@ def test_cells_that_a_turned_box_reaches_into(tmp_path: Path) -> None:
         assert not cell.heights.any()
 
 
-def test_measured_heights_are_the_state_but_for_noise(tmp_path: Path) -> None:
+def test_measured_heights_replace_the_heightmap_but_for_noise(tmp_path: Path) -> None:
     cell = opened(tmp_path, policy="first-fit")
     cell.ask("offer", boxes=[BOX])
     expected = torch.zeros(30, 20)
@@ -400,7 +416,7 @@ def test_limits_of_sessions_events_and_undone_heightmaps(tmp_path: Path, monkeyp
     assert "undo reaches back over 7 measured heightmaps" in cell.tell("undo")[1]["message"]
 
 
-def test_what_cannot_be_written_has_not_happened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_session_is_unchanged_where_its_file_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cell = opened(tmp_path)
 
     def full(*_: object) -> None:
@@ -414,7 +430,8 @@ def test_what_cannot_be_written_has_not_happened(tmp_path: Path, monkeypatch: py
     assert cell.ask("offer", boxes=[BOX])["box"] == 0
 
 
-def kept(**changes: Any) -> dict[str, Any]:
+def kept(**changes: object) -> Plain:
+    """Content of the file of a session."""
     return {"format": sessions_module.FORMAT, "opened": {}, "events": [], "waits": None, "last": None} | changes
 
 
@@ -432,14 +449,14 @@ EVENT = {"box": BOX, "told": {}, "z": 0.0, "turn": 0, "x": 0, "y": 0}
         kept(waits={"box": None, "heights": None}),
     ],
 )
-def test_a_file_that_is_no_session_is_named(content: Any, tmp_path: Path) -> None:
+def test_error_names_file_that_is_no_session(content: object, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"^PackingSessions: .*a.json is not a packing session: ") as caught:
         PackingSessions(tmp_path, device="cpu")
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_was_kept_is_read(tmp_path: Path) -> None:
+def test_file_of_a_session_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps(kept(events=[EVENT], waits=EVENT)))
     cell = Cell(tmp_path)
     assert cell.ask("confirm")["packed"] == 2
@@ -458,8 +475,11 @@ def test_a_session_is_a_value(tmp_path: Path) -> None:
 # -- answers that are lost, restarts, and what was cut ---------------------------------------------------------------
 
 
-def messages(cell: Cell, seed: int, steps: int) -> Any:
-    """Random messages of every kind, many of them heightmaps, as the state of a cell allows; closes at the end."""
+def messages(cell: Cell, seed: int, steps: int) -> Iterator[tuple[str, Plain]]:
+    """Random messages of every kind, as the state of a cell allows.
+
+    Many of them are heightmaps. The last one closes the session.
+    """
     rng = random.Random(seed)
     for number in range(steps):
         pending = cell.progress.pending
@@ -467,7 +487,7 @@ def messages(cell: Cell, seed: int, steps: int) -> Any:
             do = rng.choice(["offer", "offer", "offer", "measure", "measure", "undo", "status"])
         else:
             do = rng.choice(["confirm", "report", "measure", "measure", "undo", "status"])
-        given: dict[str, Any] = {}
+        given: Plain = {}
         if do == "offer":
             sides = [rng.randrange(60, 300), rng.randrange(60, 200), rng.randrange(10, 60)]
             limit = {"max_load": 10} if rng.random() < 0.2 else {}
@@ -488,16 +508,22 @@ SIDES = (600, 400, 500)
 
 
 @pytest.mark.parametrize(("seed", "settings"), [(1, {}), (2, {"rule": "support", "overhang": 30}), (4, {"gap": 10})])
-def test_lost_answers_and_restarts_change_nothing(seed: int, settings: dict[str, Any], tmp_path: Path) -> None:
-    """After each message the server is killed, and the client sends it again: all is as if neither had happened."""
-    through, broken = (opened(tmp_path / name, **settings) for name in ("one", "two"))
+def test_lost_answers_and_restarts_change_nothing(seed: int, settings: Plain, tmp_path: Path) -> None:
+    """After each message the server is killed, and the client sends it again.
+
+    All is as if neither had happened.
+    """
+    through = opened(tmp_path / "one", **settings)
+    broken = opened(tmp_path / "two", **settings)
     rng, measured = random.Random(seed), 0
     for number, (do, given) in enumerate(messages(through, seed, 70)):
         wanted = through.tell(do, **given, request=number)
+        # Killed before the message arrives.
         if rng.random() < 0.3:
-            broken.restart()  # before the message arrives
+            broken.restart()
         assert broken.tell(do, **given, request=number) == wanted
-        for _ in range(rng.randrange(3)):  # the answer is lost
+        # The answer is lost, some times over.
+        for _ in range(rng.randrange(3)):
             if rng.random() < 0.5:
                 broken.restart()
             if wanted[0]:
@@ -514,8 +540,9 @@ def test_what_is_below_a_removed_heightmap_stays(tmp_path: Path) -> None:
     """A height within the noise of an older map, which the file has no more."""
     cell = opened(tmp_path)
     cell.ask("measure", heights=[[10] * 20] * 30)
+    # 10 is expected, and 4 more is noise.
     for _ in range(9):
-        cell.ask("measure", heights=[[14] * 20] * 30)  # as 10 is expected, and 4 is noise
+        cell.ask("measure", heights=[[14] * 20] * 30)
     cell.restart()
     assert cell.ask("offer", boxes=[BOX])["center"][2] == 10
     cell.ask("undo")
@@ -547,7 +574,7 @@ def test_a_file_of_the_first_format_is_read_unless_its_state_is_lost(tmp_path: P
         {"colour": 1},
     ],
 )
-def test_a_state_that_no_pallet_has_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+def test_snapshot_that_no_pallet_has_is_refused(change: Plain, tmp_path: Path) -> None:
     cell = opened(tmp_path)
     for _ in range(9):
         cell.ask("measure", heights=[[10] * 20] * 30)
@@ -563,7 +590,7 @@ def test_a_state_that_no_pallet_has_is_refused(change: dict[str, Any], tmp_path:
 # -- sessions that are closed ----------------------------------------------------------------------------------------
 
 
-def packed_and_closed(folder: Path, **options: Any) -> tuple[Cell, dict[str, Any]]:
+def packed_and_closed(folder: Path, **options: object) -> tuple[Cell, Plain]:
     cell = Cell(folder, **options)
     cell.ask("open", **SMALL)
     cell.ask("offer", boxes=[BOX])
@@ -592,7 +619,8 @@ def test_a_session_of_the_same_name_is_another_one(tmp_path: Path) -> None:
     cell.ask("open", **SMALL)
     cell.ask("offer", boxes=[BOX | {"id": "second"}])
     cell.ask("confirm")
-    assert cell.ask("close", request="last") == closed  # the first answer was lost
+    # The first answer was lost.
+    assert cell.ask("close", request="last") == closed
     cell.restart()
     assert cell.ask("close", request="last") == closed
     assert cell.sessions.names == ["a"]
@@ -673,7 +701,8 @@ def test_a_folder_has_one_server(tmp_path: Path) -> None:
     assert "\n" not in message
     if Path("/proc/self/fd").is_dir():
         assert f"process {holder.pid} (" in message
-    cell.restart()  # the system freed the lock
+    # The system freed the lock.
+    cell.restart()
     cell.ask("status")
 
 
@@ -692,8 +721,10 @@ LARGE = {"sides": [300, 200, 100], "id": "jam"}
 @pytest.mark.parametrize(
     ("center", "turn", "words"),
     [
-        ([0.15, 0.1, 0], 0, ["offered at x 150, y 100 mm", "reported at x 0.15, y 0.1 mm", "180 mm away"]),  # metres
-        ([15, 10, 0], 0, ["offered at x 150, y 100 mm", "162 mm away"]),  # centimetres
+        # In metres.
+        ([0.15, 0.1, 0], 0, ["offered at x 150, y 100 mm", "reported at x 0.15, y 0.1 mm", "180 mm away"]),
+        # In centimetres.
+        ([15, 10, 0], 0, ["offered at x 150, y 100 mm", "162 mm away"]),
         ([400, 300, 0], 0, ["320 mm away, more than 100 mm"]),
         ([90, 100, 0], 0, ["60 mm over the edge of the pallet along x"]),
         ([150, 40, 0], 0, ["60 mm over the edge of the pallet along y"]),
@@ -743,7 +774,7 @@ def test_a_turn_in_radians_is_asked_back(tmp_path: Path) -> None:
 
 
 def heights_of(cell: Cell, way: str) -> list[list[float]]:
-    """A map that a camera might give of a cell that has a box of 300 × 200 × 100 mm in a corner."""
+    """A map that a camera might give of a box in a corner, 300 × 200 × 100 mm."""
     seen = cell.heights.clone()
     if way == "covered":
         seen[:] = 0
@@ -763,7 +794,8 @@ def heights_of(cell: Cell, way: str) -> list[list[float]]:
         seen[::14, ::10] = 300
     elif way == "tilted":
         seen += torch.linspace(-12, 12, 30)[:, None]
-    return [[float(each) for each in row] for row in seen]
+    heights: list[list[float]] = seen.tolist()
+    return heights
 
 
 @pytest.mark.parametrize("way", ["covered", "half covered", "metres", "mirrored", "another box", "too high"])
@@ -793,7 +825,7 @@ def test_a_heightmap_of_a_real_camera_is_taken(way: str, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "where", [{"do": "report", "center": [1, 1, 0], "turn": 0}, {"do": "measure", "heights": FLAT}]
 )
-def test_sure_is_true_or_false(where: dict[str, Any], tmp_path: Path) -> None:
+def test_sure_is_true_or_false(where: Plain, tmp_path: Path) -> None:
     cell = opened(tmp_path)
     cell.ask("offer", boxes=[BOX])
     done, answer = cell.sessions.answer(json.dumps(where | {"session": "a", "sure": "yes"}))
@@ -807,7 +839,10 @@ def test_sure_is_true_or_false(where: dict[str, Any], tmp_path: Path) -> None:
 def test_a_box_lies_on_what_is_below_and_not_on_its_neighbour(
     shift: float, taller: float, grid: int, tmp_path: Path
 ) -> None:
-    """Two piles side by side: the box is reported 9 mm into the taller one, and its load counts on the lower one."""
+    """A box is reported 9 mm into the taller of two piles side by side.
+
+    Its load counts on the lower one, on which it lies.
+    """
     cell = opened(tmp_path, pallet=[600, 400, 500], grid=grid, policy="first-fit")
     below = {"sides": [200, 400, 100], "weight": 1, "max_load": 10}
     beside = {"sides": [200, 400, 100 + taller], "weight": 1, "max_load": 10}

@@ -1,4 +1,7 @@
-"""Boxes rest on boxes: never on the room that is kept between them, nor on what rounding to cells adds."""
+"""Boxes rest on boxes.
+
+They never rest on the room that is kept between them, nor on what rounding to cells adds.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,16 @@ CONTACT_M = 0.0016
 
 
 def packed(pallet: Pallet, sizes: Tensor, step: int = 1, policy: str = "dbl") -> tuple[np.ndarray, np.ndarray]:
-    """Lower corners and sides, (B, 3) each, of the boxes that one pallet takes in their order."""
+    """Pack one pallet, in the order of the boxes.
+
+    Returns:
+        Lower corners and sides, (B, 3) each, of the boxes that it takes.
+    """
     packer = Packer(pallet, turns="yaw", policy=policy, step=step, device="cpu")
     prepared = packer.prepare(Boxes.of(sizes))
     state = packer.empty(1)
-    corners, sides = [], []
+    corners = []
+    sides = []
     for number in range(len(sizes)):
         choice = packer.choose(state, prepared, torch.tensor([[number]]))
         if int(choice.box[0]) < 0 or (bool(choice.fresh[0]) and corners):
@@ -33,11 +41,17 @@ def packed(pallet: Pallet, sizes: Tensor, step: int = 1, policy: str = "dbl") ->
     return np.array(corners), np.array(sides)
 
 
+def rectangle(low: np.ndarray, high: np.ndarray) -> list[list[float]]:
+    """Corners of a rectangle, by its lowest and its highest."""
+    return [[low[0], low[1]], [low[0], high[1]], [high[0], low[1]], [high[0], high[1]]]
+
+
 def contacts(corners: np.ndarray, sides: np.ndarray, number: int) -> np.ndarray:
     """Corners (C, 2) of the areas that a box shares with what it rests on."""
-    first, end = corners[number], corners[number] + sides[number]
+    first = corners[number]
+    end = first + sides[number]
     if first[2] < CONTACT_M:
-        return np.array([[x, y] for x in (first[0], end[0]) for y in (first[1], end[1])])
+        return np.array(rectangle(first, end))
     found = []
     for below in range(number):
         if abs(corners[below, 2] + sides[below, 2] - first[2]) > CONTACT_M:
@@ -45,7 +59,7 @@ def contacts(corners: np.ndarray, sides: np.ndarray, number: int) -> np.ndarray:
         low = np.maximum(first[:2], corners[below, :2])
         high = np.minimum(end[:2], corners[below, :2] + sides[below, :2])
         if (high - low > 1e-9).all():
-            found += [[x, y] for x in (low[0], high[0]) for y in (low[1], high[1])]
+            found += rectangle(low, high)
     return np.array(found).reshape(-1, 2)
 
 
@@ -53,7 +67,11 @@ def is_held(corners: np.ndarray, sides: np.ndarray, number: int) -> bool:
     """Whether the middle of a box lies in the hull of what it touches."""
     touched = contacts(corners, sides, number)
     middle = corners[number, :2] + sides[number, :2] / 2
-    return len(touched) > 0 and bool((((touched - middle) @ DIRECTIONS.T).max(0) >= -1e-6).all())
+    if not len(touched):
+        return False
+    # In every direction some contact is as far out as the middle.
+    furthest = ((touched - middle) @ DIRECTIONS.T).max(0)
+    return bool((furthest >= -1e-6).all())
 
 
 def random_boxes(seed: int, low_mm: int = 105, high_mm: int = 400) -> Tensor:
@@ -75,9 +93,9 @@ def test_middle_of_every_box_lies_over_what_it_touches(gap: float, cell: float, 
     assert [number for number in range(len(corners)) if not is_held(corners, sides, number)] == []
 
 
-def test_boxes_of_whole_cells_are_judged_as_before() -> None:
-    sizes = (torch.from_numpy(np.random.default_rng(2).integers(5, 20, (30, 3)) / 50.0),)
-    prepared = Packer(Pallet(1.2, 0.8, 1.5, cell=0.02), device="cpu").prepare(Boxes.of(*sizes))
+def test_boxes_of_whole_cells_have_whole_soles() -> None:
+    sizes = torch.from_numpy(np.random.default_rng(2).integers(5, 20, (30, 3)) / 50.0)
+    prepared = Packer(Pallet(1.2, 0.8, 1.5, cell=0.02), device="cpu").prepare(Boxes.of(sizes))
     assert prepared.soles.is_whole
 
 
@@ -98,7 +116,7 @@ def test_box_that_fills_no_cell_stands_on_the_floor_and_carries_nothing() -> Non
     assert (corners[:, 2] == 0).all()
 
 
-def test_boxes_that_fill_no_cell_are_told(tmp_path: Path) -> None:
+def test_plans_tell_of_boxes_that_fill_no_cell(tmp_path: Path) -> None:
     orders = tmp_path / "orders.csv"
     orders.write_text("Length_mm,Width_mm,Height_mm,Qty\n105,105,100,3\n400,300,200,2\n", encoding="utf-8")
     assert "3 boxes fill no whole cell of 100 mm" in pack(orders, cell="100mm", device="cpu").told

@@ -297,7 +297,7 @@ class Packer:
         height = turned[..., 2:].float().double()
         volume = listed.prod(1)
         catalogue = Catalogue.of_boxes(torch.cat([extent, height], -1), volume)
-        soles = Soles.of(turned, extent, volume, self.pallet.cell, self.bin)
+        soles = Soles.of(turned, extent, volume, cell=self.pallet.cell, bin_=self.bin)
         # A turn is allowed where the side that it makes vertical may be.
         turns = may_be_up @ self.rotations[:, 2].T > 0.5  # (M, O)
         turns = turns.to(self.device)
@@ -339,7 +339,7 @@ class Packer:
             state = self.empty(len(rows), pallets=1)
             weightless = torch.zeros_like(item, dtype=torch.float32)
             z_map, legal = self.maps(state, prepared, item, weightless)
-            action = self._actions(state.heightmap[:, 0], prepared, item, z_map, legal)
+            action = self._actions(state.heightmap[:, 0], prepared, item=item, z_map=z_map, legal=legal)
             found.append(torch.where(legal.flatten(1).any(1), action, -1))
         return torch.cat(found)
 
@@ -491,7 +491,7 @@ class Packer:
         is_light = loaded <= self.pallet.weight * (1 + _WEIGHT_ROUNDING)
         may_take = (is_light & (state.number >= 0)[..., None]).flatten(0, 1)  # (N, K)
         legal = legal & may_take[..., None, None, None]
-        action = self._actions(heightmap, prepared, item, z_map, legal)
+        action = self._actions(heightmap, prepared, item=item, z_map=z_map, legal=legal)
         fits = self.kernels.any_legal(legal).view(rows, pallets)
         placement = self._placement(prepared, item, action, z_map)
         hollow = self._hollow(heightmap, placement, prepared.catalogue)
@@ -688,9 +688,11 @@ class Packer:
             z_map, legal = self.kernels.maps(pile, item, catalogue, self.bin)
         else:
             z_map, legal = self.kernels.drop_map(heightmap, item, catalogue, self.bin.dropped)
-            legal = self._upheld(heightmap, bears, z_map, legal, item, prepared)
+            legal = self._upheld(heightmap, bears, prepared, item=item, z_map=z_map, legal=legal)
         if state.tracks_loads:
-            within = self._is_within_loads(state.loads, heightmap, z_map, item, weight, catalogue)
+            within = self._is_within_loads(
+                state.loads, catalogue, heightmap=heightmap, z_map=z_map, item=item, weight=weight
+            )
             legal = legal & within
         if self.turns == "axis":
             legal = legal & prepared.turns[item.clamp_min(0)][..., None, None]
@@ -700,7 +702,7 @@ class Packer:
         return z_map, legal
 
     def _is_within_loads(
-        self, loads: Loads, heightmap: Tensor, z_map: Tensor, item: Tensor, weight: Tensor, catalogue: Catalogue
+        self, loads: Loads, catalogue: Catalogue, *, heightmap: Tensor, z_map: Tensor, item: Tensor, weight: Tensor
     ) -> Tensor:
         """Whether placements (N, K, O, Gx, Gy) load no box with more than it may bear.
 
@@ -721,7 +723,7 @@ class Packer:
         return (highest_weak <= 0) | (highest_weak < z_map - self.bin.contact_tolerance)
 
     def _upheld(
-        self, heightmap: Tensor, bears: Tensor, z_map: Tensor, legal: Tensor, item: Tensor, prepared: PreparedBoxes
+        self, heightmap: Tensor, bears: Tensor, prepared: PreparedBoxes, *, item: Tensor, z_map: Tensor, legal: Tensor
     ) -> Tensor:
         """Legal placements (N, K, O, Gx, Gy) whose touched cells hold the box.
 
@@ -769,7 +771,7 @@ class Packer:
         return after & (touched | ~covered)
 
     def _actions(
-        self, heightmap: Tensor, prepared: PreparedBoxes, item: Tensor, z_map: Tensor, legal: Tensor
+        self, heightmap: Tensor, prepared: PreparedBoxes, *, item: Tensor, z_map: Tensor, legal: Tensor
     ) -> Tensor:
         """Actions (N,) that the policy takes, 0 where nothing is legal."""
         seen = {

@@ -76,7 +76,7 @@ class Soles:
     first_y: Tensor
 
     @staticmethod
-    def of(turned: Tensor, extent: Tensor, volume: Tensor, cell: float, bin_: Bin) -> Soles:
+    def of(turned: Tensor, extent: Tensor, volume: Tensor, *, cell: float, bin_: Bin) -> Soles:
         """Find the soles of boxes, on the CPU.
 
         Args:

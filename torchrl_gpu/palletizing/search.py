@@ -93,6 +93,23 @@ class _Variants:
 
 
 @dataclass(frozen=True)
+class _Problem:
+    """What is packed, and by whom.
+
+    Attributes:
+        packer: Of boxes that stay upright.
+        variants: Boxes as that packer places them.
+        prepared: Boxes as they are listed.
+        orders: Numbers of the boxes of each order that has any, (…) int64 each.
+    """
+
+    packer: Packer
+    variants: _Variants
+    prepared: PreparedBoxes
+    orders: list[np.ndarray]
+
+
+@dataclass(frozen=True)
 class _Found:
     """Plan that a candidate gives.
 
@@ -149,6 +166,7 @@ def search(
         device=packer.device,
     )
     variants = _variants(packer, upright, prepared, boxes)
+    problem = _Problem(upright, variants, prepared, boxes)
     # Every order draws from a generator of its own, all with the same seed: one generator for all would give an order
     # other draws beside other orders than alone.
     generators = [torch.Generator(device="cpu").manual_seed(seed) for _ in used]
@@ -162,7 +180,7 @@ def search(
             if at in best:
                 drawn = _mutate(drawn, best[at].candidate, generator)
             candidates.append(drawn)
-        found = _try_all(upright, variants, prepared, boxes, rows, _Candidates.stack(candidates))
+        found = _try_all(problem, rows, _Candidates.stack(candidates))
         for at, candidate in enumerate(candidates):
             first = at * each_round
             winner = _best_of(candidate, found[first : first + each_round])
@@ -275,22 +293,16 @@ def _uniform(rows: int, columns: int, generator: torch.Generator) -> Tensor:
 # -- packing them ----------------------------------------------------------------------------------------------------
 
 
-def _try_all(
-    packer: Packer,
-    variants: _Variants,
-    prepared: PreparedBoxes,
-    orders: Sequence[np.ndarray],
-    rows: Tensor,
-    candidates: _Candidates,
-) -> list[_Found]:
+def _try_all(problem: _Problem, rows: Tensor, candidates: _Candidates) -> list[_Found]:
     """Plans of all candidates, some of which are packed at once.
 
     `rows` (R,) is the order of each candidate.
     """
-    at_once = max(1, _CHUNK // (2 * math.prod(packer.bin.cells)))
+    # Maps of both turns of one variant for each row.
+    at_once = max(1, _CHUNK // (2 * math.prod(problem.packer.bin.cells)))
     found: list[_Found] = []
     for part in torch.arange(len(rows), dtype=torch.int64, device="cpu").split(at_once):
-        found += _pack_side_by_side(packer, variants, prepared, orders, rows[part], candidates.rows(part))
+        found += _pack_side_by_side(problem, rows[part], candidates.rows(part))
     return found
 
 
@@ -337,22 +349,18 @@ class _Sequence:
         return _Sequence(variant, kind, turn)
 
 
-def _pack_side_by_side(
-    packer: Packer,
-    variants: _Variants,
-    prepared: PreparedBoxes,
-    orders: Sequence[np.ndarray],
-    rows: Tensor,
-    candidates: _Candidates,
-) -> list[_Found]:
+def _pack_side_by_side(problem: _Problem, rows: Tensor, candidates: _Candidates) -> list[_Found]:
     """Pack the orders `rows` (R,) as their candidates say.
 
     In every step each row places one box of the first entry of its sequence that has boxes left and is not passed, or
     passes an entry that does not fit, or closes its pallet where all are passed. So rows need not wait for each other,
     and a step has the same operators for all of them.
     """
+    packer = problem.packer
+    variants = problem.variants
+    prepared = problem.prepared
     device = packer.device
-    mine = [orders[i] for i in rows.tolist()]
+    mine = [problem.orders[i] for i in rows.tolist()]
     sequence = _Sequence.of(variants, rows, candidates, device)
     weight = candidates.weight.to(device)
     queue, left = _queues(prepared, mine)
@@ -382,7 +390,7 @@ def _pack_side_by_side(
         kilograms = prepared.weight[box.clamp_min(0)]
         is_heavy = state.weight[:, 0] + kilograms > packer.pallet.weight * (1 + 1e-6)
         turn = sequence.turn[every, entry]
-        place = _best_place(packer, variants, state, variant, turn, weight, kilograms)
+        place = _best_place(problem, state, variant=variant, turn=turn, weight=weight, kilograms=kilograms)
         fits = place.fits & ~closing & ~ended & ~is_heavy
         chosen = torch.where(fits, variant, -1)
         z = place.z - packer.pallet.deck
@@ -397,7 +405,7 @@ def _pack_side_by_side(
         ended = left.sum(1) == 0
     pallets = (pallet + 1).tolist()
     volumes = state.volume[:, 0].tolist()
-    placements = _read_back(packer, variants, steps)
+    placements = _read_back(problem, steps)
     found = []
     for row, placed in enumerate(placements):
         found.append(_Found((pallets[row], volumes[row]), placed))
@@ -423,29 +431,23 @@ class _PlaceOfRow:
 
 
 def _best_place(
-    packer: Packer,
-    variants: _Variants,
-    state: Pallets,
-    variant: Tensor,
-    turn: Tensor,
-    weight: Tensor,
-    kilograms: Tensor,
+    problem: _Problem, state: Pallets, *, variant: Tensor, turn: Tensor, weight: Tensor, kilograms: Tensor
 ) -> _PlaceOfRow:
     """Find the legal place of least score of a variant (R,) in each row.
 
     Args:
-        packer: Of upright boxes.
-        variants: Of all orders.
+        problem: Of all orders.
         state: R rows.
         variant: (R,) int64, −1 for none.
         turn: That may be taken, (R,) int64.
         weight: Of x, y and z in the score, (R, 3).
         kilograms: Of the box, (R,).
     """
+    packer = problem.packer
+    prepared = problem.variants.prepared
     device = turn.device
-    catalogue = variants.prepared.catalogue
-    row = torch.where(variant >= 0, variants.prepared.row[variant.clamp_min(0)], -1)
-    z_map, legal = packer.maps(state, variants.prepared, row[:, None], kilograms[:, None])
+    row = torch.where(variant >= 0, prepared.row[variant.clamp_min(0)], -1)
+    z_map, legal = packer.maps(state, prepared, row[:, None], kilograms[:, None])
     z_map = z_map[:, 0]
     legal = legal[:, 0]
     _, turns, grid_x, grid_y = z_map.shape
@@ -464,12 +466,14 @@ def _best_place(
     per_turn = grid_x * grid_y
     best_turn = action // per_turn
     best_place = action % per_turn
-    found = placed_at(row, best_turn, best_place, z, catalogue, packer.bin)
+    found = placed_at(row, best_turn, best_place, z, prepared.catalogue, packer.bin)
     return _PlaceOfRow(least < torch.inf, found.orientation, found.x, found.y, z)
 
 
-def _read_back(packer: Packer, variants: _Variants, steps: Sequence[_Step]) -> list[Placements]:
+def _read_back(problem: _Problem, steps: Sequence[_Step]) -> list[Placements]:
     """Read the placements of every row from the device."""
+    packer = problem.packer
+    variants = problem.variants
     yaw = packer.rotations.argmax(2)
     boxes = torch.stack([step.box for step in steps], 1).cpu()  # (R, T)
     corners = []

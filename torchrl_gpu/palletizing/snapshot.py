@@ -61,11 +61,11 @@ def pallets_of(snapshot: object, packer: Packer, empty: Pallets, most_boxes: int
     # Loads are kept only once a box limits them.
     most = most_boxes if snapshot["left"] else 0
     cells = packer.bin.cells if most else (0, 0)
-    heightmap = _array("heightmap", snapshot, "<f4", packer.bin.cells, 0, _HIGHEST_M)
-    bears = _array("bears", snapshot, "u1", packer.bin.bearing_cells, 0, 1)
-    top = _array("top", snapshot, "<i2", cells, -1, number - 1)
-    below = _array("below", snapshot, "u1", (most, most), 0, 1)
-    left = _array("left", snapshot, "<f4", (most,), -_MOST_KG, math.inf)
+    heightmap = _array("heightmap", snapshot, "<f4", packer.bin.cells, low=0, high=_HIGHEST_M)
+    bears = _array("bears", snapshot, "u1", packer.bin.bearing_cells, low=0, high=1)
+    top = _array("top", snapshot, "<i2", cells, low=-1, high=number - 1)
+    below = _array("below", snapshot, "u1", (most, most), low=0, high=1)
+    left = _array("left", snapshot, "<f4", (most,), low=-_MOST_KG, high=math.inf)
     weight = arguments.number(_WHERE, "weight", snapshot["weight"], 0, _MOST_KG)
     volume = arguments.number(_WHERE, "volume", snapshot["volume"], 0, _MOST_M3)
     maps = {"heightmap": heightmap, "bears": bears.bool(), "top": top.long(), "below": below.bool(), "left": left}
@@ -89,7 +89,7 @@ def _text(values: Tensor, dtype: str) -> str:
 
 
 def _array(
-    name: str, snapshot: Mapping[str, object], dtype: str, shape: tuple[int, ...], low: float, high: float
+    name: str, snapshot: Mapping[str, object], dtype: str, shape: tuple[int, ...], *, low: float, high: float
 ) -> Tensor:
     """Read the array of an entry whose elements are from `low` to `high`."""
     text = snapshot[name]
