@@ -55,6 +55,7 @@ def estimate(values: Tensor) -> Estimate:
     if values.dtype is torch.bool and len(values) > 1:
         share = values.double().mean().item()
         return Estimate(share, share_error(share, len(values)))
+    # Sums of many float32 values lose digits.
     values = values.double()
     return Estimate(values.mean().item(), standard_error(values))
 

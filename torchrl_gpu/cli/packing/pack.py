@@ -35,7 +35,8 @@ def main(argv: list[str]) -> None:
         found = read_orders(args.list, given.pop("unit"), columns)
         plans = pack(found, say=say, **given)
         say("")
-    plans.write(args.out)  # before anything is printed: a terminal that breaks must not cost the plan
+    # Written before anything is printed, since a terminal that breaks must not cost the plan.
+    plans.write(args.out)
     console = wide_console()
     console.print(list_table(found, str(args.list), plans.misfits()))
     if plans.told:

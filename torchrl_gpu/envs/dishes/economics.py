@@ -98,7 +98,9 @@ def slice_reward(prices: Economics, speed: np.ndarray, care: np.ndarray) -> np.n
     washed = prices.capacity * speed
     broken = _mean_broken(washed * prices.fragility * speed * (1 - care))
     gain = prices.value * washed - (prices.value + prices.damage) * broken
-    return gain - prices.energy * speed**2 - prices.attention * care**2 - prices.wage
+    gain = gain - prices.energy * speed**2
+    gain = gain - prices.attention * care**2
+    return gain - prices.wage
 
 
 def _mean_broken(mean: np.ndarray) -> np.ndarray:
@@ -154,11 +156,14 @@ def _grid_optimum(prices: Economics) -> Optimum:
     best = np.array([0.5, 0.5])
     width = 0.5
     while width > 1e-9:
-        speeds = np.linspace(max(0.0, best[0] - width), min(1.0, best[0] + width), 101)
-        cares = np.linspace(max(0.0, best[1] - width), min(1.0, best[1] + width), 101)
-        speed, care = np.meshgrid(speeds, cares, indexing="ij")
+        speed, care = np.meshgrid(_grid(best[0], width), _grid(best[1], width), indexing="ij")
         reward = slice_reward(prices, speed, care)
         place = np.unravel_index(reward.argmax(), reward.shape)
         best = np.array([speed[place], care[place]])
         width /= 10
     return Optimum(float(best[0]), float(best[1]), float(reward[place]))
+
+
+def _grid(middle: float, width: float) -> np.ndarray:
+    """Return points around a middle, within [0, 1]."""
+    return np.linspace(max(0.0, middle - width), min(1.0, middle + width), 101)
