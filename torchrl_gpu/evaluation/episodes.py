@@ -25,7 +25,7 @@ from torchrl_gpu.tasks import load_part, task_of
 # Pictures of a film.
 MOST_FRAMES = 150
 
-# Steps of an episode, which else might never end.
+# Steps of an episode, which otherwise might never end.
 MOST_STEPS = 10_000
 
 Actions = dict[str, list[object]]
@@ -84,7 +84,7 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
 
     @property
     def headline(self) -> str:  # type: ignore[override]
-        """The first of the environment's outcomes, else the return."""
+        """The first of the environment's outcomes, or the return if there are none."""
         names = [*self.env.outcome_names, "return"]
         return names[0]
 

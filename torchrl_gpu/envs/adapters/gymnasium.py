@@ -209,7 +209,7 @@ class GymnasiumVectorEnv(VectorEnv[Observation, Array, Array]):
 
     def _out(self, value: Tensor) -> Array:
         """Return values in the kind of arrays that is given to the caller."""
-        # A copy: on a CPU the array would else be the environment's own memory.
+        # A copy, since on a CPU the array would otherwise be the environment's own memory.
         return value if self.output == "torch" else np.array(value.cpu().numpy())
 
     def _out_in_space_dtype(self, value: Tensor) -> Array:

@@ -280,7 +280,7 @@ class WorkerPool:
     def _catch_up(self, number: int) -> None:
         """Let a new worker do what the others have done since the rollout began."""
         first, count = self._shares[number]
-        # The journal has tensors of steps alone: the state in which the rollout began is still in the inputs of
+        # The journal only has the tensors of steps. The state in which the rollout began is still in the inputs of
         # "begin".
         for command, tensors in self._journal:
             for key, value in tensors.items():

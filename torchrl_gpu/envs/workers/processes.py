@@ -44,7 +44,7 @@ class ProcessWorker:
         try:
             self._process.start()
         finally:
-            # The worker must hold the only one, else nobody would see that it is gone.
+            # The worker must hold the only one, otherwise nobody would notice that it is gone.
             theirs.close()
         self.name = f"process {self._process.pid}"
 

@@ -16,7 +16,7 @@ from torchrl_gpu.envs.base import BatchedEnv, ConstructorArguments
 
 _SHARED = Path("/dev/shm")
 
-# Environments of a worker come in multiples of this where there are enough, see `shares`.
+# Environments of a worker come in multiples of this if there are enough, see `shares`.
 _UNIT = 16
 
 

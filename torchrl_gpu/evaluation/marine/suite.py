@@ -177,7 +177,7 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
         Released navigators are in it if these are the worlds of a published test.
         """
         published = published_for(self.env)
-        # The policy that is evaluated stands first.
+        # The policy that is evaluated comes first.
         ordered = {name: results[name]} if name in results else {}
         ordered |= results
         policies: list[PlainData] = []
