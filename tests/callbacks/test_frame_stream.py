@@ -272,7 +272,7 @@ def test_a_module_without_a_policy_shows_what_needs_none(tmp_path: Path, watched
     stream.teardown(trainer, made, "fit")
     with pytest.raises(ValueError, match=r"'env0:q' .*: mask$"):
         small(streams=("env0:q",)).setup(trainer, made, "fit")
-    with pytest.raises(ValueError, match="viewable: .*`metrics` and `pictures`"):
+    with pytest.raises(ValueError, match=r"viewable: .*`metrics` and `pictures`"):
         small().setup(trainer, LightningModule(), "fit")
 
 

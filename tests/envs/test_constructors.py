@@ -1,4 +1,7 @@
-"""Every argument of environments and item sources: what makes no sense is refused in one line of three parts."""
+"""Every argument of environments and item sources.
+
+What makes no sense is refused in one line of three parts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The contract of every environment: specs, restarts, seeds, states, TorchRL's own tools, and no read of the device."""
+"""The contract of every environment.
+
+Specs, restarts, seeds, states, TorchRL's own tools, and no read of the device.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,8 @@ def test_specs_hold(name: str) -> None:
 
 @pytest.mark.parametrize("name", SOME)
 def test_a_partial_reset_leaves_the_other_rows_as_they_are(name: str) -> None:
-    env = made(name, 11, **({"num_items": 30} if name.startswith("packing") else {}))  # no other axis is as long
+    # No other axis is as long.
+    env = made(name, 11, **({"num_items": 30} if name.startswith("packing") else {}))
     _, current = play(env, 3)
     before, mask = env.state_dict(), torch.arange(11) % 2 == 0
     after = env.reset(current.clone().set("_reset", mask[:, None]))
@@ -89,7 +93,8 @@ def test_looking_changes_nothing_and_shows_the_step(name: str) -> None:
 @pytest.mark.parametrize("name", SOME)
 def test_a_seed_decides_the_run_and_torchs_generator_nothing(name: str) -> None:
     def run(env: Any) -> list[Any]:
-        return [step.exclude("frame_at", ("next", "frame_at")) for step in play(env, 6)[0]]  # counts on over all seeds
+        # These count on over all seeds.
+        return [step.exclude("frame_at", ("next", "frame_at")) for step in play(env, 6)[0]]
 
     env, drawn = made(name, seed=4), torch.get_rng_state()
     first = run(env)
@@ -120,7 +125,8 @@ def test_an_environment_plays_the_same_among_any_number_of_others(name: str) -> 
         action = act(ours)[key]
         step, ours = many.step_and_maybe_reset(ours)
         other, theirs = few.step_and_maybe_reset(theirs.set(key, action[4:7]))
-        for entry in set(other.keys(True, True)) - {"frame_at", ("next", "frame_at")}:  # rows in the batch
+        # These are rows in the batch.
+        for entry in set(other.keys(True, True)) - {"frame_at", ("next", "frame_at")}:
             assert torch.allclose(step[entry][4:7].double(), other[entry].double(), atol=1e-4), entry
 
 
@@ -157,7 +163,8 @@ def test_rollouts(name: str) -> None:
     assert first["next", "done"][:, -1].any()
     assert not first["next", "done"][:, :-1].any()
     if name.startswith("marine"):
-        assert first["next", "robots", "done"][:, :-1].any()  # a robot does not stop its world
+        # A robot does not stop its world.
+        assert first["next", "robots", "done"][:, :-1].any()
 
 
 def test_a_rollout_without_a_policy_wants_an_action_mask() -> None:
@@ -168,14 +175,16 @@ def test_a_rollout_without_a_policy_wants_an_action_mask() -> None:
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
-@pytest.mark.filterwarnings("ignore:Creating .* which inherits from WeightUpdaterBase:DeprecationWarning")  # its own
+# TorchRL's own warning.
+@pytest.mark.filterwarnings("ignore:Creating .* which inherits from WeightUpdaterBase:DeprecationWarning")
 def test_collectors(name: str) -> None:
     from torchrl.collectors import Collector
 
     env = made(name, 4)
 
     def act(tensordict: TensorDictBase) -> TensorDictBase:
-        return at_random(env)(tensordict)  # the same draw in every step, as a collector tries its policy first
+        # The same draw in every step, since a collector tries its policy first.
+        return at_random(env)(tensordict)
 
     options: dict[str, Any] = {"frames_per_batch": 40, "total_frames": 80, "auto_register_policy_transforms": False}
     collector = Collector(env, act, **options)
@@ -250,7 +259,8 @@ def test_steps_with_resets_read_nothing(name: str) -> None:
 def test_a_gpu_never_waits(name: str) -> None:
     env = made(name, 64, device="cuda")
     act, ended = at_random(env), torch.zeros((), dtype=torch.int64, device="cuda")
-    _, current = play(env, 20)  # first calls load what they need
+    # First calls load what they need.
+    _, current = play(env, 20)
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:

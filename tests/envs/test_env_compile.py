@@ -1,4 +1,4 @@
-"""A step under `torch.compile`: one graph with nothing left out, and the same numbers as without."""
+"""A step under `torch.compile`: one graph, and the same numbers as without."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def play_both(env: BatchedEnv, twin: BatchedEnv, step: Step, *, exact: bool = Tr
     act, (key,), ends = at_random(twin), twin.action_keys, 0
     # After a plain step: what a reset gives has its keys in another order, which would be compiled for itself.
     (_, ours), (_, theirs) = (each.step_and_maybe_reset(at_random(each)(each.reset())) for each in (env, twin))
-    compare(ours, theirs)  # tensordict remembers the types that it has seen, and a graph looks at how many
+    # tensordict remembers the types that it has seen, and a graph checks how many there are.
+    compare(ours, theirs)
     for turn in range(turns):
         action = act(theirs)[key].clone()
         if turn % 7 == 6 and not action.is_floating_point():
@@ -61,7 +62,10 @@ def play_both(env: BatchedEnv, twin: BatchedEnv, step: Step, *, exact: bool = Tr
 
 
 def assert_close(first: TensorDictBase, second: TensorDictBase) -> None:
-    """The same keys, flags and counts; numbers within the tolerance of sums in another order."""
+    """The same keys, flags and counts.
+
+    Numbers agree within the tolerance of sums in another order.
+    """
     assert set(first.keys(True, True)) == set(second.keys(True, True))
     for key in first.keys(True, True):
         if first[key].is_floating_point():
@@ -102,7 +106,8 @@ def test_a_compiled_step_is_the_step(name: str, backend: str, changes: dict[str,
     env, twin = (made(name, **eager | changes) for _ in range(2))
     counter = CompileCounterWithBackend(backend)
     play_both(env, twin, compiled(env, backend=counter))
-    assert counter.frame_count == 1  # once, and never again
+    # Once, and never again.
+    assert counter.frame_count == 1
 
 
 def test_a_simulation_on_the_host_is_refused_by_its_name() -> None:
@@ -139,7 +144,8 @@ traceable = pytest.mark.skipif(
 
 
 @traceable
-@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.soak)])  # a minute of C++
+# Inductor takes a minute of C++.
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.soak)])
 def test_torchrls_own_compilation(backend: str) -> None:
     if backend == "inductor":
         need_torch_compile()
@@ -148,15 +154,18 @@ def test_torchrls_own_compilation(backend: str) -> None:
     expected, env = twenty_steps(made("packing/bpp10", **small)), made("packing/bpp10", **small)
     assert any(step["next", "done"].any() for step in expected[4::2])
     counters.clear()
-    env.compile(warmup=2, fullgraph=True, backend=backend)  # the first steps settle the order of the keys
-    with inductor_config.patch({"cpp.simdlen": 0}):  # scalar code compiles in half the time
+    # The first steps settle the order of the keys.
+    env.compile(warmup=2, fullgraph=True, backend=backend)
+    # Scalar code compiles in half the time.
+    with inductor_config.patch({"cpp.simdlen": 0}):
         came = twenty_steps(env)
     assert counters["stats"]["unique_graphs"] == 1
     for first, second in zip(expected, came, strict=True):
         assert_close(second, first)
 
 
-@pytest.mark.soak  # its C++ compiler takes a minute
+# Its C++ compiler takes a minute.
+@pytest.mark.soak
 def test_inductor_on_a_cpu_gives_the_same_numbers() -> None:
     need_torch_compile()
     env, twin = (made("packing/bpp10", backend="eager") for _ in range(2))

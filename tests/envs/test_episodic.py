@@ -1,4 +1,7 @@
-"""An environment that only says how episodes begin and go on: what the base makes of that."""
+"""An environment that only says how episodes begin and advance.
+
+What the base class makes of that.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ from torchrl_gpu.envs import Advanced, EpisodicEnv
 
 
 class Walk(EpisodicEnv):
-    """A walker that gets `stride` to the right or stays, is blown by chance, and arrives beyond 1."""
+    """A walker that goes `stride` to the right or stays, and is blown by chance.
+
+    It arrives beyond 1.
+    """
 
     def __init__(self, num_envs: int = 4, *, stride: float = 0.3, noise: float = 0.0, **arguments: Any) -> None:
         super().__init__(
@@ -84,7 +90,8 @@ def test_what_is_drawn_depends_on_the_environments_number_alone() -> None:
     assert torch.equal(whole.reset()["place"][3:], part.reset()["place"])
     assert torch.equal(acted(whole, [0] * 5)["place"][3:], acted(part, [0, 0])["place"])
     drawn = torch.stack([acted(whole, [0] * 5)["place"].diff() for _ in range(3)])
-    assert len(drawn.unique()) == drawn.numel()  # another number in each step and environment
+    # Another number in each step and environment.
+    assert len(drawn.unique()) == drawn.numel()
 
 
 def test_another_like_it_keeps_class_and_arguments() -> None:
@@ -127,7 +134,10 @@ def test_continuous_actions() -> None:
 
 
 class PointEnv(EpisodicEnv):
-    """Gives what the test puts in the place of what is right; `speed` is kept beside the observed place."""
+    """Returns what the test puts in place of what is right.
+
+    `speed` is part of the state, but not observed.
+    """
 
     instead: Mapping[str, Any] = {}
 
@@ -140,7 +150,8 @@ class PointEnv(EpisodicEnv):
             device="cpu",
             seed=0,
         )
-        self.start = torch.zeros(num_envs, 2)  # `begin` may use what the constructor makes after the base class's
+        # `begin` may use what a constructor makes after that of the base class.
+        self.start = torch.zeros(num_envs, 2)
 
     def begin(self) -> dict[str, Tensor]:
         return {"place": self.start, "speed": self.start[:, 0]}
@@ -182,7 +193,8 @@ def test_a_mistake_of_advance_is_told_in_one_line(
     env = PointEnv()
     env.reset()
     acted(env, [0] * 64)
-    monkeypatch.setattr(PointEnv, "instead", instead)  # also where the first steps were right
+    # Mistakes are found even if the first steps were right.
+    monkeypatch.setattr(PointEnv, "instead", instead)
     with pytest.raises(ValueError, match=rf"^PointEnv\.advance: {re.escape(message)}$"):
         acted(env, [0] * 64)
 
@@ -268,7 +280,10 @@ NAMES = ["state", "entries", "stored_keys", "shape", "action_keys", "step", "obs
 @pytest.mark.parametrize(("name", "first"), list(zip(NAMES, cycle([True, False]), strict=False)))
 def test_names_that_are_taken(name: str, first: bool) -> None:
     class Named(PointEnv):
-        """Keeps an attribute under a name of the base class, before its constructor or after it."""
+        """Keeps an attribute under a name of the base class.
+
+        Before its constructor, or after it.
+        """
 
         def __init__(self) -> None:
             if first:

@@ -1,4 +1,7 @@
-"""Environments seen as clips: a shift at the sink is what it is by video, and any other goes on as before."""
+"""Environments observed as clips.
+
+A shift at the sink is what it is by video, and any other environment plays the same as before.
+"""
 
 from __future__ import annotations
 
@@ -82,11 +85,11 @@ def test_nothing_is_read_by_the_host() -> None:
 
 
 def test_what_it_cannot_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ValueError, match="FromPixels: env .*groups.* M "):
+    with pytest.raises(ValueError, match=r"FromPixels: env .*groups.* M "):
         FromPixels(type("M", (MarineNavEnv,), {"pictures": None, "metrics": None})(2, device="cpu"))
     with pytest.raises(ValueError, match=r"env .*`pictures`.* PackingEnv"):
         FromPixels(PackingEnv(2, **BINS))
-    with pytest.raises(ValueError, match="FromPixels: env .*clip; DishwashingEnv "):
+    with pytest.raises(ValueError, match=r"FromPixels: env .*clip; DishwashingEnv "):
         FromPixels(sink(observe_as="video"))
     monkeypatch.delattr(CountingEnv, "pictures")
     with pytest.raises(ValueError, match=r"env .*`pictures`.* CountingEnv"):
@@ -137,7 +140,8 @@ def test_the_page_shows_what_a_policy_sees_of_it() -> None:
     played(env, 4)
     for index in (0, 3):
         clip = env.observation(index)["clip"][0]
-        shown = env.overlay("seen", index, 48, 48, None)  # frames of 16x24, below each other
+        # Frames of 16×24 pixels, below each other.
+        shown = env.overlay("seen", index, 48, 48, None)
         for frame, top in zip(clip, (0, 16, 32), strict=True):
             assert torch.equal(shown[top : top + 16, 12:36].permute(2, 0, 1), frame)
     assert not torch.equal(env.overlay("seen", 0, 48, 48, None), env.overlay("seen", 3, 48, 48, None))

@@ -1,4 +1,7 @@
-"""States from outside: whatever is wrong with one is said in one line, and nothing has changed then."""
+"""States from outside.
+
+Whatever is wrong with one is said in one line, and nothing has changed then.
+"""
 
 from __future__ import annotations
 
@@ -114,7 +117,10 @@ def test_no_value_that_the_environment_could_not_have_written(played: dict[str, 
 
 
 def refused(env: BatchedEnv, entry: str, change: Change, message: str) -> None:
-    """A changed state is refused in one line, by every door, and the environment is as it was."""
+    """A changed state is refused in one line, in every way of loading it.
+
+    The environment is unchanged.
+    """
     before = env.state_dict()
     changed = before | {entry: change(before[entry])}
     with pytest.raises(ValueError, match=message) as error:

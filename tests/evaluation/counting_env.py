@@ -1,4 +1,7 @@
-"""A small environment of no family, with outcomes and pictures, whose episodes can be worked out by hand."""
+"""A small environment of no task, with outcomes and pictures.
+
+Its episodes can be worked out by hand.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,9 @@ from torchrl_gpu.envs.episodic import Advanced, EpisodicEnv
 
 
 class CountingEnv(EpisodicEnv):
-    """Adds up actions 0, 1 or 2 until the sum reaches a goal; each step costs 1, and overshooting 10.
+    """Adds up actions 0, 1 or 2 until the sum reaches a goal.
+
+    Each step costs 1, and overshooting 10.
 
     The goal of an episode follows from the seed and the number of the row: 2, 3, 4 or 5.
     """

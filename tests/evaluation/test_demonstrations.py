@@ -1,4 +1,7 @@
-"""A policy's episodes as rows: those that it would play by itself, each in its place, in as few bytes as hold them."""
+"""A policy's episodes as rows.
+
+They are those that it would play by itself, each in its place, in the narrowest types.
+"""
 
 from __future__ import annotations
 
@@ -69,5 +72,5 @@ def test_robots_are_episodes_of_their_own() -> None:
 
 def test_pictures_are_for_video() -> None:
     env = DishwashingEnv(1, max_steps=4, observe_as="video", frame_size=(16, 16), device="cpu", seed=0)
-    with pytest.raises(ValueError, match="DishwashingEnv .*--format lerobot"):
+    with pytest.raises(ValueError, match=r"DishwashingEnv .*--format lerobot"):
         play_rows(suite_for(env, 1), RandomActions(env), 1)

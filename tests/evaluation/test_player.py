@@ -1,4 +1,7 @@
-"""Playing a step at a time gives the episodes that the environment would play, and leaves no trace."""
+"""Playing a step at a time.
+
+It gives the episodes that the environment would play, and has no side effects.
+"""
 
 from __future__ import annotations
 
@@ -78,13 +81,15 @@ def test_a_policy_acts_greedily_and_stays_in_its_mode() -> None:
     frozen = next(each for each in agent.policy.modules() if isinstance(each, nn.Conv2d))
     frozen.eval()
     one, other = (ends(Player(packing_env(2), agent.policy, seed), 12) for seed in (0, 1))
-    assert one == other  # nothing is drawn
+    # Nothing is drawn.
+    assert one == other
     assert modes == [False] * 24
     assert agent.policy.training
     assert not frozen.training
 
 
-DISCRETE, CONTINUOUS = ("Rainbow", "IQN"), ("SAC", "ACIQN")  # that draw
+# Agents that draw.
+DISCRETE, CONTINUOUS = ("Rainbow", "IQN"), ("SAC", "ACIQN")
 
 
 def test_a_packing_agent_says_what_it_would_do_and_what_that_is_worth() -> None:
@@ -184,7 +189,8 @@ def test_it_is_made_when_it_is_asked_for() -> None:
     env.reset()
 
     def make() -> Any:
-        torch.rand(3)  # weights of a network, say
+        # For example, the weights of a network.
+        torch.rand(3)
         made.append(DeepestBottomLeft(env))
         return made[-1]
 

@@ -1,4 +1,7 @@
-"""Episodes in MCAP files: those that were played, frame by frame and number by number; and which of them."""
+"""Episodes in MCAP files.
+
+Those that were played, frame by frame and number by number, and which of them.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +67,8 @@ def test_a_file_holds_the_episode_that_was_played(tmp_path: Path, monkeypatch: p
     assert numbers(found.messages["/reward"]) == rewards
     np.testing.assert_allclose(numbers(found.messages["/episode/return"])[1:], np.cumsum(rewards), atol=1e-6)
     decoded = frames([each for _, each in found.messages["/camera"]])
-    off = np.array([[np.abs(a.astype(int) - b).mean() for b in pictures] for a in decoded])  # of each from each
+    # Distances of each from each.
+    off = np.array([[np.abs(a.astype(int) - b).mean() for b in pictures] for a in decoded])
     assert off.diagonal().max() < 5, "H.264 loses little"
     assert (off.diagonal() == off.min(1)).all(), "and each frame is nearest to its own picture"
     assert len({picture.tobytes() for picture in pictures}) >= length, "which differ, but for a box behind others"
@@ -76,7 +80,10 @@ def test_a_file_holds_the_episode_that_was_played(tmp_path: Path, monkeypatch: p
 
 
 def boxes(env: Any, row: int) -> np.ndarray:
-    """Lower and upper corners of the items in a bin by the environment's own cells, (M, 6)."""
+    """Lower and upper corners of the items in a bin, (M, 6).
+
+    By the environment's own cells.
+    """
     placed = env.placements[row, : int(env.num_packed[row])].long()
     item, orientation = placed[:, 0], placed[:, 1]
     low = torch.cat([placed[:, 2:] * torch.tensor(env.cell), env.placement_z[row, : len(placed), None]], 1)
@@ -104,7 +111,7 @@ def cubes(scene: Any) -> np.ndarray:
 
 
 def greedy(seen: TensorDictBase) -> TensorDictBase:
-    """Adds two wherever that is not too much, and where one is left, too: which fails for odd goals."""
+    """Always adds two, which overshoots odd goals."""
     return seen.set("action", torch.full_like(seen["left"][:, 0], 2, dtype=torch.int64))
 
 
@@ -124,7 +131,8 @@ def test_which_are_written(
 ) -> None:
     monkeypatch.setattr(recording, "_MOST_SIDE_BY_SIDE", side_by_side)
     env = CountingEnv(1, masked=False, seed=2)
-    goals = [2 + (2 + 7 * i) % 4 for i in range(5)]  # what the environment says of its episodes
+    # What the environment says of its episodes.
+    goals = [2 + (2 + 7 * i) % 4 for i in range(5)]
     returns = [-((goal + 1) // 2) - 10 * (goal % 2) for goal in goals]
     order = sorted(range(5), key=lambda i: returns[i])
     failed = [i for i in range(5) if goals[i] % 2]
@@ -155,7 +163,8 @@ def test_robots_are_in_the_scene(tmp_path: Path) -> None:
     found = read(path)
     (_, first), *_ = found.messages["/scene"]
     (entity,) = first.entities
-    assert (len(entity.cubes), len(entity.cylinders), len(entity.lines)) == (2, 2 + 2, 1)  # obstacles, and goals
+    # Obstacles, and goals.
+    assert (len(entity.cubes), len(entity.cylinders), len(entity.lines)) == (2, 2 + 2, 1)
     assert [len(each.values) for _, each in found.messages["/action"]] == [2, 2, 2]
 
 

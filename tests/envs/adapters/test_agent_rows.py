@@ -15,7 +15,8 @@ from torchrl_gpu.envs.adapters.agent_rows import AgentRows
 
 
 def test_a_robot_that_waits_earns_nothing_and_ends_no_more_whatever_its_environment_says() -> None:
-    env = env_of("v3", num_envs=2)  # of two robots
+    # Of two robots each.
+    env = env_of("v3", num_envs=2)
     rows = AgentRows(env, "Test")
     key = rows.group
 
@@ -35,7 +36,10 @@ def test_a_robot_that_waits_earns_nothing_and_ends_no_more_whatever_its_environm
 
 
 class Boundless(EpisodicEnv):
-    """Each of its observations is once infinite in either direction, and NaN once; episodes have one step."""
+    """Each observation is once infinite in either direction, and once NaN.
+
+    Episodes have one step.
+    """
 
     def __init__(self) -> None:
         observations = {

@@ -144,5 +144,5 @@ def test_what_is_not_there_cannot_be_observed() -> None:
     with pytest.raises(ValueError, match=r"RslRlVecEnv: observations .*horizon"):
         RslRlVecEnv(env_of("dishes"), ["horizon"])
     assert RslRlVecEnv(env_of("dishes")).get_observations()["policy"].shape == (8, 6)
-    with pytest.raises(ValueError, match="observations .*none"):
+    with pytest.raises(ValueError, match=r"observations .*none"):
         RslRlVecEnv(env_of("packing"), [])

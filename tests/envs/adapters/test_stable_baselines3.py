@@ -34,7 +34,8 @@ def test_maskable_ppo_learns_to_pack() -> None:
     assert all(moved)
     lengths = [episode["l"] for episode in model.ep_info_buffer or ()]
     assert len(lengths) > 10
-    assert np.mean(lengths) > 2  # an action that is not legal would have ended the episode
+    # An illegal action would have ended the episode.
+    assert np.mean(lengths) > 2
 
 
 def test_its_own_ppo_learns_and_its_evaluation_counts_whole_episodes() -> None:
@@ -99,7 +100,7 @@ def test_attributes_are_those_of_the_environment() -> None:
     env = rows_of("packing")
     assert env.get_attr("num_envs", [0, 2]) == [8, 8]
     assert env.env_is_wrapped(VecMonitor) == [False] * 8
-    with pytest.raises(AttributeError, match="Sb3VecEnv: .*action_masks, not play"):
+    with pytest.raises(AttributeError, match=r"Sb3VecEnv: .*action_masks, not play"):
         env.env_method("play")
     with pytest.raises(AttributeError):
         env.get_attr("horizon")
@@ -118,7 +119,7 @@ def test_tensors_are_refused() -> None:
 def test_masks_before_the_first_reset_are_one_line() -> None:
     env = rows_of("packing")
     for ask in (env.action_masks, lambda: env.env_method("action_masks")):
-        with pytest.raises(ValueError, match="action_masks: .*reset"):
+        with pytest.raises(ValueError, match=r"action_masks: .*reset"):
             ask()
     env.reset()
     assert env.action_masks().any(1).all()
@@ -127,5 +128,5 @@ def test_masks_before_the_first_reset_are_one_line() -> None:
 def test_masks_where_all_actions_are_legal_are_one_line() -> None:
     env = rows_of("dishes")
     env.reset()
-    with pytest.raises(ValueError, match="action_masks: env .*masks"):
+    with pytest.raises(ValueError, match=r"action_masks: env .*masks"):
         env.action_masks()

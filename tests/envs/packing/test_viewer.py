@@ -179,10 +179,10 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
     frames = torch.zeros(2, 4, 4, 3, dtype=torch.uint8)
     with pytest.raises(ValueError, match="uint8 of shape"):
         viewer.save_png(frames, tmp_path / "bin.png")
-    with pytest.raises(ValueError, match="captions.* 2.* 1"):
+    with pytest.raises(ValueError, match=r"captions.* 2.* 1"):
         viewer.save_gif(frames, tmp_path / "bin.gif", captions=["only one"])
     with pytest.raises(ValueError, match="T ≥ 1"):
         viewer.save_gif(frames[:0], tmp_path / "bin.gif")
-    with pytest.raises(ValueError, match="fps.* 0"):
+    with pytest.raises(ValueError, match=r"fps.* 0"):
         viewer.save_gif(frames, tmp_path / "bin.gif", fps=0)
     assert not list(tmp_path.iterdir())

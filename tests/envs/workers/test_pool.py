@@ -74,7 +74,8 @@ def test_workers_play_the_same_bits_whoever_is_killed(caplog: pytest.LogCaptureF
     with caplog.at_level(logging.WARNING):
         by_workers = played(packing_env(9), 2, at={12: 1})
     assert differences(played(packing_env(9), 0), by_workers) == []
-    assert sum(int(steps["next"]["done"].sum()) for steps in by_workers[0]) > 8  # restarts are among it
+    # Restarts are among them.
+    assert sum(int(steps["next"]["done"].sum()) for steps in by_workers[0]) > 8
     (line,) = [record.getMessage() for record in caplog.records if "EnvWorkers" in record.getMessage()]
     assert re.fullmatch(
         r"EnvWorkers: worker 1 \(environments 4 to 8, process \d+\) was killed by SIGKILL; .*",
@@ -103,7 +104,8 @@ def test_clips_go_to_workers_whoever_is_killed(own: bool) -> None:
     alone = played(dishes(), 0)
     assert differences(alone, played(dishes(), 2, at={12: 1})) == []
     frames = alone[0][-1]["next"]["frame_at"]
-    assert frames[:, 0, 0].tolist() == list(range(6))  # rows of the whole batch
+    # Rows of the whole batch.
+    assert frames[:, 0, 0].tolist() == list(range(6))
     assert sum(int(steps["next"]["done"].sum()) for steps in alone[0]) >= 6
 
 
@@ -146,9 +148,9 @@ def test_what_cannot_be_split_or_sent_is_told_before_anything_starts() -> None:
         WorkerPool(Global(6), 2)
     unsent = Walk(6)
     unsent.stride = lambda: 1.0
-    with pytest.raises(ValueError, match="EnvWorkers: Walk .*pickle"):
+    with pytest.raises(ValueError, match=r"EnvWorkers: Walk .*pickle"):
         WorkerPool(unsent, 2)
-    with pytest.raises(ValueError, match="Countdown: .*`like`"):
+    with pytest.raises(ValueError, match=r"Countdown: .*`like`"):
         WorkerPool(Countdown(2, device="cpu"), 2)
 
 
@@ -186,7 +188,7 @@ def test_the_axis_of_environments_is_where_sizes_differ() -> None:
 
 @pytest.mark.parametrize(("whole", "part"), [((3,), (3,)), ((6, 6), (2, 2)), ((6, 1), (2,)), ((12,), (4,))])
 def test_a_state_without_one_axis_of_environments_is_refused(whole: tuple[int, ...], part: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="EnvWorkers: cannot split x .*axis"):
+    with pytest.raises(ValueError, match=r"EnvWorkers: cannot split x .*axis"):
         axes({"x": torch.zeros(whole)}, {"x": torch.zeros(part)}, 6, 2)
 
 

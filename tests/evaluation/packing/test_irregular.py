@@ -81,7 +81,8 @@ def test_steps_that_pass_an_item_over_make_no_placement() -> None:
     results = PackingSuite(env, False, 1).play(RandomLegal(env))
     stable = results.stable
     assert stable is not None
-    late = torch.cat((torch.full_like(stable[:, :1], -1), stable), 1)  # as if the first item had been passed over
+    # As if the first item had been skipped.
+    late = torch.cat((torch.full_like(stable[:, :1], -1), stable), 1)
     verdicts = [drop(env, dataclasses.replace(results, stable=each), 1)[1] for each in (stable, late)]
     assert verdicts[0] == verdicts[1]
     assert verdicts[0].data()["placements"] == results.num_packed.sum()
@@ -133,7 +134,8 @@ def test_no_choice(run: HierarchicalPacking, capsys: pytest.CaptureFixture[str])
     shown = capsys.readouterr().out
     assert shown.count("K = 0: one object is shown, in box order") == 1
     assert "easy: K = 0 of 20 objects" in shown
-    for method in (DEEPEST, RULE, WORKER):  # the largest that fits of all: what is passed over would never fit again
+    # These take the largest item that fits: one that is skipped would never fit again.
+    for method in (DEEPEST, RULE, WORKER):
         assert rows_of(none)[method] == rows_of(every)[method] | {"S com": rows_of(none)[method]["S com"]}
     assert max(rows_of(none)[RULE]["objects"]) < 20
 

@@ -1,4 +1,7 @@
-"""Evaluation: whole episodes against a replay by loops, and what is written about them."""
+"""Evaluation of packing: whole episodes against a replay by loops.
+
+And what is written about them.
+"""
 
 from __future__ import annotations
 
@@ -43,11 +46,15 @@ def sequence_of(env: PackingEnv, index: int) -> list[int]:
 
 
 def replayed(env: PackingEnv, index: int) -> tuple[np.ndarray, float, int]:
-    """Heightmap, utilization and items packed of one bin, item by item with loops; fails where a rule is broken."""
+    """Heightmap, utilization and number of packed items of one bin.
+
+    Computed item by item with loops. It fails if a rule is broken.
+    """
     heights = np.zeros(env.bin.cells)
     volume, count = 0.0, int(env.num_packed[index])
     for number, item in enumerate(sequence_of(env, index)[: count + 1]):
-        if number == count:  # the first that was not packed has no place in any orientation
+        # The first item that was not packed has no place in any orientation.
+        if number == count:
             assert not fits_somewhere(env, heights, item)
             break
         row, orientation, x, y = env.placements[index, number].tolist()
@@ -169,7 +176,8 @@ def test_evaluation_json(compared: tuple[PackingSuite, Path, dict[str, float]]) 
 def test_the_whole_table_is_printed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     env = packing_env(2)
     PackingSuite(env, pictures=False).compare(DeepestBottomLeft(env), tmp_path, "a policy with quite a long name")
-    shown = capsys.readouterr().out  # no terminal: 80 columns
+    # Without a terminal, rich assumes 80 columns.
+    shown = capsys.readouterr().out
     assert "…" not in shown
     assert all(title in shown for title in ("policy", "utilization", "items", "C", "P", "ms"))
     assert f"Written: {tmp_path / 'evaluation.json'}\n" in shown
@@ -195,7 +203,10 @@ def test_a_picture_of_each_order(tmp_path: Path) -> None:
 
 
 def voxels_of(plan: dict[str, Any], cells: tuple[int, int, int], cell: tuple[float, float, float]) -> np.ndarray:
-    """Number of items in each voxel of the bin; fails where an item is not wholly inside."""
+    """Number of items in each voxel of the bin.
+
+    It fails if an item is not wholly inside.
+    """
     filled = np.zeros(cells, dtype=int)
     for placement in plan["placements"]:
         low = np.round(np.array(placement["corner"]) / np.array(cell), 4)
@@ -220,7 +231,8 @@ def test_plans_can_be_packed(tmp_path: Path, cell: tuple[float, float, float]) -
     for plan in plans:
         assert plan["unit"] == "cells"
         filled = voxels_of(plan, (6, 6, 6), (1.0, 1.0, 1.0))
-        assert filled.max() == 1  # no two items in one place
+        # No two items are in one place.
+        assert filled.max() == 1
         assert plan["utilization"] == pytest.approx(filled.sum() / 216, rel=1e-4)
         assert len(plan["placements"]) > 2
 
@@ -253,7 +265,8 @@ def test_plans_have_the_rows_names_and_units_of_the_file(tmp_path: Path) -> None
     ]
     assert [p["size"] for p in plan["placements"]] == [[400, 200, 80], [100, 100, 80], [400, 200, 80]]
     assert all(isinstance(side, int) for p in plan["placements"] for side in p["corner"])
-    assert suite_file_name("up/../7", 3) == "order-up_.._7-3"  # the name of an order is not a path
+    # The name of an order is not a path.
+    assert suite_file_name("up/../7", 3) == "order-up_.._7-3"
     assert suite_file_name("00100406", 3) == "order-00100406"
     assert suite.describe()["left_out"] == {"boxes": 1, "orders": 0}
 
@@ -277,7 +290,8 @@ def test_a_policy_of_more_memory_gets_smaller_batches(monkeypatch: pytest.Monkey
     for need in needs.values():
         monkeypatch.setattr(suite_module, "episode_bytes", lambda env, policy, need=need: each + need)
         sizes.append(suite._env_of_batches([DeepestBottomLeft(suite.env)]).num_envs)
-    assert sizes == [8, 2, 2]  # not made anew for one that takes less
+    # None is made for a policy that takes less.
+    assert sizes == [8, 2, 2]
 
 
 def test_a_size_that_cannot_be() -> None:
