@@ -80,7 +80,9 @@ def play(
 
     What each step observed and gave, and where it ended.
     """
-    act, current, seen = at_random(env, seed), env.reset() if start is None else start, []
+    act = at_random(env, seed)
+    current = env.reset() if start is None else start
+    seen = []
     for _ in range(steps):
         step, current = env.step_and_maybe_reset(act(current))
         seen.append(step.clone())

@@ -76,7 +76,9 @@ def test_it_is_an_environment(env: Countdown) -> None:
 
 def test_rows_restart_one_by_one_and_the_end_stays_in_next(env: Countdown) -> None:
     # Row i begins its episodes at 1 + i, 2 + i, 3 + i, …, and after 5 comes 1.
-    current, seen, following = env.reset(), [], []
+    current = env.reset()
+    seen = []
+    following = []
     for _ in range(4):
         step, current = down(env, current)
         seen.append(step["next", "left"].flatten().tolist())
@@ -242,6 +244,7 @@ def test_what_is_made_or_loaded_under_inference_mode_goes_on_outside(kind: str) 
         assigned.state = assigned.state
         other = assigned.like(assigned.num_envs)
     for env in (made, loaded, assigned, other):
-        assert not any(value.is_inference() for value in env._env_state().values())
+        state = env.state if isinstance(env.state, dict) else vars(env.state)
+        assert not any(value.is_inference() for value in state.values())
         env.set_frames(10)
         played(env, 4)

@@ -48,7 +48,7 @@ def test_frames_lie_in_rows_and_keep_their_pixels(
         assert columns.min() // (width // across) == columns.max() // (width // across) == i % across
         white = (out[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1] == 255).all(-1).nonzero()
         # First pixel, first place.
-        assert white.tolist() == [[y, x] for y in range(scale) for x in range(scale)]
+        assert white.tolist() == torch.cartesian_prod(torch.arange(scale), torch.arange(scale)).tolist()
 
 
 def test_what_is_too_large_is_made_smaller() -> None:

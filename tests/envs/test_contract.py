@@ -45,7 +45,8 @@ def test_a_partial_reset_leaves_the_other_rows_as_they_are(name: str) -> None:
     state = env.state_dict()
     for entry in set(before) - {"seed"}:
         rows = list(state[entry].shape).index(11)
-        kept, was = (each[entry].movedim(rows, 0)[~mask] for each in (state, before))
+        kept = state[entry].movedim(rows, 0)[~mask]
+        was = before[entry].movedim(rows, 0)[~mask]
         assert torch.equal(kept, was), entry
     keys = [*env.observation_spec.keys(True, True)]
     assert_same(after.select(*keys)[~mask], current.select(*keys)[~mask])
@@ -119,7 +120,9 @@ def test_without_a_seed_torchs_own_decides() -> None:
 @pytest.mark.parametrize("name", SOME)
 def test_an_environment_plays_the_same_among_any_number_of_others(name: str) -> None:
     many, few = made(name, 8), made(name, 3, first_env=4)
-    act, ours, theirs = at_random(many), many.reset(), few.reset()
+    act = at_random(many)
+    ours = many.reset()
+    theirs = few.reset()
     (key,) = many.action_keys
     for _ in range(12):
         action = act(ours)[key]
@@ -132,7 +135,8 @@ def test_an_environment_plays_the_same_among_any_number_of_others(name: str) -> 
 
 @pytest.mark.parametrize("name", SOME)
 def test_a_restored_environment_goes_on_bit_by_bit(name: str, device: torch.device, tmp_path: Path) -> None:
-    env, other = (made(name, seed=seed, device=device) for seed in (0, 99))
+    env = made(name, seed=0, device=device)
+    other = made(name, seed=99, device=device)
     _, current = play(env, 4)
     saved, start = env.state_dict(), current.clone()
     copy = {entry: value.clone() for entry, value in saved.items()}
@@ -204,7 +208,9 @@ def test_transforms(name: str) -> None:
     data = env.rollout(20, at_random(env), break_when_any_done=False)
     fresh = torch.cat([torch.ones(4, 1, 1, dtype=torch.bool), data["next", "done"][:, :-1]], 1)
     assert torch.equal(data["is_init"], fresh)
-    reward, total, steps = data["next", *group, "reward"], torch.zeros(()), torch.zeros(4, 1, dtype=torch.int64)
+    reward = data["next", *group, "reward"]
+    total = torch.zeros(())
+    steps = torch.zeros(4, 1, dtype=torch.int64)
     for t in range(20):
         kept = ~fresh[:, t]
         total = reward[:, t] + total * (kept[..., None] if group else kept)
@@ -244,7 +250,9 @@ def test_a_creator_keeps_each_environments_own_state() -> None:
 @pytest.mark.parametrize("name", [*sorted({*PACKING} - {"packing/cut anew"}), *SEAS, "dishes/state", "dishes/video"])
 def test_steps_with_resets_read_nothing(name: str) -> None:
     env = made(name, 2, **({"backend": "eager", "num_items": 6} if name in PACKING else {}))
-    act, current, done = at_random(env), env.reset(), []
+    act = at_random(env)
+    current = env.reset()
+    done = []
     with NoHostReads():
         for turn in range(10):
             if turn == 4:

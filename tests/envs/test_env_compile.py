@@ -40,9 +40,12 @@ def compiled(env: BatchedEnv, **how: Any) -> Step:
 def play_both(env: BatchedEnv, twin: BatchedEnv, step: Step, *, exact: bool = True, turns: int = 12) -> None:
     """The compiled step of one environment beside the plain step of the other."""
     compare = assert_same if exact else assert_close
-    act, (key,), ends = at_random(twin), twin.action_keys, 0
+    act = at_random(twin)
+    (key,) = twin.action_keys
+    ends = 0
     # After a plain step: what a reset gives has its keys in another order, which would be compiled for itself.
-    (_, ours), (_, theirs) = (each.step_and_maybe_reset(at_random(each)(each.reset())) for each in (env, twin))
+    _, ours = env.step_and_maybe_reset(at_random(env)(env.reset()))
+    _, theirs = twin.step_and_maybe_reset(at_random(twin)(twin.reset()))
     # tensordict remembers the types that it has seen, and a graph checks how many there are.
     compare(ours, theirs)
     for turn in range(turns):
@@ -76,17 +79,16 @@ def assert_close(first: TensorDictBase, second: TensorDictBase) -> None:
 
 # aot_eager traces all that inductor would be given, and runs it without generating code; eager traces alone. What a
 # step is made of, a few things at a time: tracing one takes seconds.
+COARSE = {**CUT, "reward": "objective", "num_items": 14, "skip_unplaceable": True}
+# Maps of few cells, since torch's kernels take them one at a time.
+SMALL = {"stability": "com", "stability_judge": "com", "resolution": 4, "grid_step": 2, "num_items": 6}
 TRACED: dict[str, tuple[str, dict[str, Any]]] = {
-    "packing/coarse grid": ("eager", {**CUT, "reward": "objective", "num_items": 14, "skip_unplaceable": True}),
-    # Maps of few cells: torch's kernels take them one at a time.
-    "packing/irregular, passing over": (
-        "eager",
-        {"stability": "com", "stability_judge": "com", "resolution": 4, "grid_step": 2, "num_items": 6},
-    ),
+    "packing/coarse grid": ("eager", COARSE),
+    "packing/irregular, passing over": ("eager", SMALL),
     "marine/v3, discrete": ("eager", {"curriculum": "paper", "sensor_noise": False}),
 }
 MORE_TRACED: dict[str, tuple[str, dict[str, Any]]] = {
-    "packing/coarse grid": ("aot_eager", {**CUT, "reward": "objective", "num_items": 14, "skip_unplaceable": True}),
+    "packing/coarse grid": ("aot_eager", COARSE),
     "packing/bpp10": ("aot_eager", {}),
     "marine/v2": ("aot_eager", {}),
     "marine/v2, one robot": ("eager", {}),
@@ -103,7 +105,8 @@ MORE_TRACED: dict[str, tuple[str, dict[str, Any]]] = {
 )
 def test_a_compiled_step_is_the_step(name: str, backend: str, changes: dict[str, Any]) -> None:
     eager = {"backend": "eager"} if name in PACKING else {}
-    env, twin = (made(name, **eager | changes) for _ in range(2))
+    env = made(name, **eager | changes)
+    twin = made(name, **eager | changes)
     counter = CompileCounterWithBackend(backend)
     play_both(env, twin, compiled(env, backend=counter))
     # Once, and never again.
@@ -130,7 +133,9 @@ def test_one_graph_fails_where_something_is_read() -> None:
 
 
 def twenty_steps(env: BatchedEnv) -> list[TensorDictBase]:
-    act, current, seen = at_random(env), env.reset(), []
+    act = at_random(env)
+    current = env.reset()
+    seen = []
     for _ in range(20):
         step, current = env.step_and_maybe_reset(act(current))
         seen += [step.clone(), current.clone()]
@@ -168,10 +173,13 @@ def test_torchrls_own_compilation(backend: str) -> None:
 @pytest.mark.soak
 def test_inductor_on_a_cpu_gives_the_same_numbers() -> None:
     need_torch_compile()
-    env, twin = (made("packing/bpp10", backend="eager") for _ in range(2))
+    env = made("packing/bpp10", backend="eager")
+    twin = made("packing/bpp10", backend="eager")
     play_both(env, twin, compiled(env, backend="inductor"))
     # In float64, and not for long: where a current bends a path, a last digit grows.
-    env, twin = (made("marine/v2", dtype="float64", robots=2, cores=2, obstacles=2) for _ in range(2))
+    few: dict[str, Any] = {"dtype": "float64", "robots": 2, "cores": 2, "obstacles": 2}
+    env = made("marine/v2", **few)
+    twin = made("marine/v2", **few)
     play_both(env, twin, compiled(env, backend="inductor"), exact=False)
 
 
@@ -180,7 +188,8 @@ def test_inductor_on_a_cpu_gives_the_same_numbers() -> None:
 @pytest.mark.parametrize("name", ["packing/bpp10", "packing/corners", "packing/coarse grid", "marine/v2", "marine/v3"])
 def test_inductor_on_a_gpu_gives_the_same_numbers(name: str) -> None:
     changes = {"backend": "eager"} if name in PACKING else {"dtype": "float64"}
-    env, twin = (made(name, 16, device="cuda", **changes) for _ in range(2))
+    env = made(name, 16, device="cuda", **changes)
+    twin = made(name, 16, device="cuda", **changes)
     play_both(env, twin, compiled(env, backend="inductor"), exact=name in PACKING)
 
 
@@ -190,12 +199,15 @@ def test_inductor_on_a_gpu_gives_the_same_numbers(name: str) -> None:
 def test_reduced_overhead_gives_the_same_bits(name: str) -> None:
     # With the kernels that "auto" takes there. Outputs of one replay are overwritten by the next: what lives on is
     # copied, the state of the environment, too.
-    env, twin = (made(name, 16, device="cuda") for _ in range(2))
+    env = made(name, 16, device="cuda")
+    twin = made(name, 16, device="cuda")
     step = torch.compile(env.step_and_maybe_reset, dynamic=False, mode="reduce-overhead")
 
     def replayed(current: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         torch.compiler.cudagraph_mark_step_begin()
-        seen, after = (each.clone() for each in step(current))
+        seen, after = step(current)
+        seen = seen.clone()
+        after = after.clone()
         env._set_env_state({name: value.clone() for name, value in env._env_state().items()})
         return seen, after
 

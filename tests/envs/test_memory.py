@@ -141,7 +141,9 @@ def test_what_is_measured_is_what_a_gpu_allocates(setting: str, backend: str) ->
 
 
 def test_it_is_measured_only_where_it_may_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    each, least, asked = packing().bytes_per_env, packing()._least_bytes(), []
+    each = packing().bytes_per_env
+    least = packing()._least_bytes()
+    asked: list[int] = []
     measure = packing_env.measure_bytes_per_env
     monkeypatch.setattr(packing_env, "measure_bytes_per_env", lambda *args: asked.append(1) or measure(*args))
 

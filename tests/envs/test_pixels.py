@@ -101,9 +101,10 @@ def test_what_it_cannot_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_packing_is_learnt_from_pixels(tmp_path: Path) -> None:
     torch.manual_seed(0)
+    network = partial(VectorScores, observations=["features"])
     made = OffPolicy(
         FromPixels(SeenBins(4, **BINS), 2, (16, 16)),
-        partial(DQN, network=partial(VectorScores, observations=["features"]), exploration=EpsilonGreedy(frames=100)),
+        partial(DQN, network=network, exploration=EpsilonGreedy(frames=100)),
         encoder=ClipEncoder(num_features=8),
         shift=0,
         replay=partial(ClipReplay, capacity=60),

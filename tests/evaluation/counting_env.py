@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torchrl.data import Binary, Categorical, Unbounded
+from torchrl.data import Binary, Categorical, TensorSpec, Unbounded
 
 from torchrl_gpu.envs.episodic import Advanced, EpisodicEnv
 
@@ -26,9 +26,12 @@ class CountingEnv(EpisodicEnv):
         self, num_envs: int = 4, *, masked: bool = True, device: str = "cpu", seed: int = 0, first_env: int = 0
     ) -> None:
         self.masked = masked
+        observations: dict[str, TensorSpec] = {"left": Unbounded((1,))}
+        if masked:
+            observations["action_mask"] = Binary(3, dtype=torch.bool)
         super().__init__(
             num_envs,
-            observations={"left": Unbounded((1,))} | ({"action_mask": Binary(3, dtype=torch.bool)} if masked else {}),
+            observations=observations,
             action=Categorical(3, shape=(), dtype=torch.int64),
             outcomes={"exact": Binary(1, dtype=torch.bool)},
             max_steps=10_000,

@@ -91,20 +91,19 @@ def test_beyond_two_standard_errors(mean: float, error: float, is_significant: b
 
 # Differences of `better` from `rule`: C 0.1, 0.2, 0.3, mean 0.2, standard error 0.1/√3 = 0.0577;
 # P −0.1, 0.1, 0.0, mean 0, standard error 0.0577; objects 1, 0, 1, mean 0.67, standard error 0.5774/√3 = 0.3333.
-METHODS = {
-    "rule": {
-        "C": torch.tensor([0.4, 0.5, 0.6]),
-        "P": torch.tensor([0.8, 0.8, 0.8]),
-        "objects": torch.tensor([10.0, 20.0, 30.0]),
-        "ms/object": torch.tensor([2.0]),
-    },
-    "better": {
-        "C": torch.tensor([0.5, 0.7, 0.9]),
-        "P": torch.tensor([0.7, 0.9, 0.8]),
-        "objects": torch.tensor([11.0, 20.0, 31.0]),
-        "utilization": torch.tensor([0.25, 0.35, 0.45]),
-    },
+_RULE = {
+    "C": torch.tensor([0.4, 0.5, 0.6]),
+    "P": torch.tensor([0.8, 0.8, 0.8]),
+    "objects": torch.tensor([10.0, 20.0, 30.0]),
+    "ms/object": torch.tensor([2.0]),
 }
+_BETTER = {
+    "C": torch.tensor([0.5, 0.7, 0.9]),
+    "P": torch.tensor([0.7, 0.9, 0.8]),
+    "objects": torch.tensor([11.0, 20.0, 31.0]),
+    "utilization": torch.tensor([0.25, 0.35, 0.45]),
+}
+METHODS = {"rule": _RULE, "better": _BETTER}
 
 
 def rows_of(methods: dict[str, dict[str, Tensor]], reference: str = "rule") -> dict[str, dict[str, str]]:

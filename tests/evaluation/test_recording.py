@@ -40,7 +40,11 @@ def test_a_file_holds_the_episode_that_was_played(tmp_path: Path, monkeypatch: p
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [path.name for path in paths]
     found, env = read(paths[3]), suite.like(5)
     suite.begin(env, 0)
-    pictures, packed, actions, values, rewards = [], [], [], [], []
+    pictures = []
+    packed = []
+    actions = []
+    values = []
+    rewards = []
     with evaluation(env, policy) as current:
         done = False
         while not done:
@@ -59,7 +63,9 @@ def test_a_file_holds_the_episode_that_was_played(tmp_path: Path, monkeypatch: p
     times = [BEGIN + 250_000_000 * i for i in range(length + 1)]
     spans = {"/camera": times, "/scene": times, "/episode/return": times, "/episode/utilization": times}
     spans |= {"/action": times[:-1], "/value": times[:-1], "/reward": times[1:], "/episode/num_packed": times}
-    assert {topic: [time for time, _ in each] for topic, each in found.messages.items()} == spans
+    assert set(found.messages) == set(spans)
+    for topic, messages in found.messages.items():
+        assert [time for time, _ in messages] == spans[topic]
     for topic in ("/camera", "/action", "/reward"):
         assert [stamp(each) for _, each in found.messages[topic]] == spans[topic]
     assert [list(each.values) for _, each in found.messages["/action"]] == actions
@@ -68,7 +74,7 @@ def test_a_file_holds_the_episode_that_was_played(tmp_path: Path, monkeypatch: p
     np.testing.assert_allclose(numbers(found.messages["/episode/return"])[1:], np.cumsum(rewards), atol=1e-6)
     decoded = frames([each for _, each in found.messages["/camera"]])
     # Distances of each from each.
-    off = np.array([[np.abs(a.astype(int) - b).mean() for b in pictures] for a in decoded])
+    off = np.array([distances(each, pictures) for each in decoded])
     assert off.diagonal().max() < 5, "H.264 loses little"
     assert (off.diagonal() == off.min(1)).all(), "and each frame is nearest to its own picture"
     assert len({picture.tobytes() for picture in pictures}) >= length, "which differ, but for a box behind others"
@@ -77,6 +83,10 @@ def test_a_file_holds_the_episode_that_was_played(tmp_path: Path, monkeypatch: p
     about = found.metadata["episode"]
     assert (about["episode"], about["length"], about["policy"], about["seed"]) == ("3", str(length), "greedy", "9")
     assert float(about["utilization"]) == pytest.approx(sum(rewards))
+
+
+def distances(decoded: np.ndarray, pictures: list[np.ndarray]) -> list[float]:
+    return [np.abs(decoded.astype(int) - picture).mean() for picture in pictures]
 
 
 def boxes(env: Any, row: int) -> np.ndarray:
@@ -96,18 +106,21 @@ def cubes(scene: Any) -> np.ndarray:
     """The same of a scene's cubes, turned as it says."""
     found = []
     for cube in scene.entities[0].cubes:
-        q, p, s = cube.pose.orientation, cube.pose.position, cube.size
-        w, x, y, z = q.w, q.x, q.y, q.z
-        turn = np.array(
-            [
-                [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-                [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-                [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-            ]
-        )
-        half = np.abs(turn @ np.diag([s.x, s.y, s.z])).sum(1) / 2
-        found.append([*(np.array([p.x, p.y, p.z]) - half), *(np.array([p.x, p.y, p.z]) + half)])
+        place = cube.pose.position
+        middle = np.array([place.x, place.y, place.z])
+        size = np.array([cube.size.x, cube.size.y, cube.size.z])
+        # A turned cuboid reaches as far along an axis as its turned sides together.
+        half = np.abs(rotation(cube.pose.orientation) * size).sum(1) / 2
+        found.append([*(middle - half), *(middle + half)])
     return np.array(found).reshape(-1, 6)
+
+
+def rotation(quaternion: Any) -> np.ndarray:
+    """Rotation matrix of a unit quaternion, by Euler and Rodrigues."""
+    axis = np.array([quaternion.x, quaternion.y, quaternion.z])
+    # Matrix of the cross product by the axis.
+    cross = np.cross(np.eye(3), axis)
+    return np.eye(3) + 2 * quaternion.w * cross + 2 * cross @ cross
 
 
 def greedy(seen: TensorDictBase) -> TensorDictBase:
@@ -136,12 +149,14 @@ def test_which_are_written(
     returns = [-((goal + 1) // 2) - 10 * (goal % 2) for goal in goals]
     order = sorted(range(5), key=lambda i: returns[i])
     failed = [i for i in range(5) if goals[i] % 2]
+    best = sorted(range(5), key=lambda i: -returns[i])
+    long = [i for i in range(5) if returns[i] < -2.5]
     wanted = {
         "failed": failed,
         "first failed": failed[:1],
         "worst": sorted(order[:2]),
-        "best": sorted(sorted(range(5), key=lambda i: -returns[i])[:2]),
-        "long": [i for i in range(5) if returns[i] < -2.5],
+        "best": sorted(best[:2]),
+        "long": long,
         "all": list(range(5)),
     }[expected]
     told: list[int] = []

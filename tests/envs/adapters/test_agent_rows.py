@@ -42,10 +42,11 @@ class Boundless(EpisodicEnv):
     """
 
     def __init__(self) -> None:
+        half = Bounded(torch.full((4,), -torch.inf), torch.full((4,), 7.0), (4,))
         observations = {
             "free": Unbounded((4,)),
             "bounded": Bounded(-2.0, 3.0, (4,)),
-            "half": Bounded(torch.full((4,), -torch.inf), torch.full((4,), 7.0), (4,)),
+            "half": half,
             "short": Unbounded((4,), dtype=torch.float16),
         }
         super().__init__(2, observations=observations, action=Categorical(2), max_steps=1, device="cpu", seed=0)
@@ -69,7 +70,11 @@ FINITE = {
 
 def plain(seen: Any) -> dict[str, list[float | None]]:
     """The first row of each observation, None for what is no number."""
-    return {name: [None if x != x else float(x) for x in value[0]] for name, value in seen.items()}
+    return {name: numbers(value[0]) for name, value in seen.items()}
+
+
+def numbers(values: Any) -> list[float | None]:
+    return [None if value != value else float(value) for value in values]
 
 
 def test_gymnasium_gets_finite_numbers_also_where_an_episode_ended() -> None:
@@ -100,8 +105,9 @@ def test_rsl_rl_gets_finite_numbers() -> None:
     from torchrl_gpu.envs import RslRlVecEnv
 
     env = RslRlVecEnv(Boundless())
-    assert plain(env.get_observations()) == {"policy": [x for each in FINITE.values() for x in each]}
-    assert plain(env.step(torch.zeros(2, 2))[0]) == {"policy": [x for each in FINITE.values() for x in each]}
+    joined = [*FINITE["free"], *FINITE["bounded"], *FINITE["half"], *FINITE["short"]]
+    assert plain(env.get_observations()) == {"policy": joined}
+    assert plain(env.step(torch.zeros(2, 2))[0]) == {"policy": joined}
 
 
 def test_items_have_their_bottom_at_the_bins_height_where_there_is_no_material() -> None:

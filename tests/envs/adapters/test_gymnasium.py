@@ -223,7 +223,8 @@ def test_tensors_are_read_back_nowhere_and_stay(kind: str, monkeypatch: pytest.M
 
 
 def test_arrays_are_the_callers_own() -> None:
-    first, second = (GymnasiumVectorEnv(env_of("packing")) for _ in range(2))
+    first = GymnasiumVectorEnv(env_of("packing"))
+    second = GymnasiumVectorEnv(env_of("packing"))
     seen, infos = first.reset()
     second.reset()
     for value in (*seen.values(), *infos.values()):

@@ -74,7 +74,9 @@ def test_phases_move_by_less_than_half_a_turn(speed: float) -> None:
 
 def test_the_belt_shows_what_the_next_slice_brings() -> None:
     env = DishwashingEnv(64, device="cpu", seed=0, max_steps=50)
-    current, moved, stack = env.reset(), None, env.entries["stack"]
+    current = env.reset()
+    moved = None
+    stack = env.entries["stack"]
     for _ in range(10):
         belt = env.entries["belt"]
         _, current = env.step_and_maybe_reset(current.set("action", torch.zeros(64, 2)))

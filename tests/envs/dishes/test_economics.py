@@ -88,8 +88,8 @@ def test_dynamic_programming_finds_the_same_policy() -> None:
     rewards = slice_reward(prices, *np.meshgrid(grid, grid, indexing="ij"))
     for left in range(1, 21):
         total = rewards + value
-        speed, care = (grid[i] for i in np.unravel_index(total.argmax(), total.shape))
-        assert (speed, care) == pytest.approx((best.speed, best.care), abs=0.02)
+        row, column = np.unravel_index(total.argmax(), total.shape)
+        assert (grid[row], grid[column]) == pytest.approx((best.speed, best.care), abs=0.02)
         value = float(total.max())
         assert value == pytest.approx(left * best.reward, rel=1e-3)
 

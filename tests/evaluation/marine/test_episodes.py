@@ -26,15 +26,22 @@ PER_ROBOT = ("exists", "arrived", "collided", "steps", "energy", "returned", "di
 
 def results(**changes: Any) -> NavigationResults:
     """Three worlds of two rows, with two robots but for the last, which has one."""
+    exists = torch.tensor([[True, True], [True, True], [True, False]])
+    arrived = torch.tensor([[True, True], [True, False], [True, False]])
+    collided = torch.tensor([[False, False], [False, True], [False, False]])
+    steps = torch.tensor([[40, 60], [20, 10], [80, 0]])
+    energy = torch.tensor([[10.0, 20.0], [4.0, 1.0], [30.0, 0.0]])
+    returned = torch.tensor([[100.0, 90.0], [110.0, -60.0], [80.0, 0.0]])
+    discounted = torch.tensor([[50.0, 40.0], [80.0, -50.0], [30.0, 0.0]])
     parts = {
         "level": torch.tensor([0, 0, 2]),
-        "exists": torch.tensor([[True, True], [True, True], [True, False]]),
-        "arrived": torch.tensor([[True, True], [True, False], [True, False]]),
-        "collided": torch.tensor([[False, False], [False, True], [False, False]]),
-        "steps": torch.tensor([[40, 60], [20, 10], [80, 0]]),
-        "energy": torch.tensor([[10.0, 20.0], [4.0, 1.0], [30.0, 0.0]]),
-        "returned": torch.tensor([[100.0, 90.0], [110.0, -60.0], [80.0, 0.0]]),
-        "discounted": torch.tensor([[50.0, 40.0], [80.0, -50.0], [30.0, 0.0]]),
+        "exists": exists,
+        "arrived": arrived,
+        "collided": collided,
+        "steps": steps,
+        "energy": energy,
+        "returned": returned,
+        "discounted": discounted,
         "end_on_collision": False,
     }
     return NavigationResults(**parts | changes)  # type: ignore[arg-type]
@@ -42,21 +49,14 @@ def results(**changes: Any) -> NavigationResults:
 
 def test_scores_by_hand() -> None:
     scores = results().scores()
-    assert scores == pytest.approx(
-        {
-            "success": 2 / 3,
-            "arrived": 4 / 5,
-            "collided": 1 / 5,
-            "collision_rate": 1 / 3,
-            # Half a second for each action of those that arrived.
-            "time": (20 + 30 + 10 + 40) / 4,
-            "energy": (10 + 20 + 4 + 30) / 4,
-            "return": (100 + 90 + 110 - 60 + 80) / 5,
-            "discounted_return": (50 + 40 + 80 - 50 + 30) / 5,
-            "success_level_0": 1 / 2,
-            "success_level_2": 1,
-        }
-    )
+    expected = {"success": 2 / 3, "arrived": 4 / 5, "collided": 1 / 5, "collision_rate": 1 / 3}
+    # Half a second for each action of those that arrived.
+    expected["time"] = (20 + 30 + 10 + 40) / 4
+    expected["energy"] = (10 + 20 + 4 + 30) / 4
+    expected["return"] = (100 + 90 + 110 - 60 + 80) / 5
+    expected["discounted_return"] = (50 + 40 + 80 - 50 + 30) / 5
+    expected |= {"success_level_0": 1 / 2, "success_level_2": 1}
+    assert scores == pytest.approx(expected)
 
 
 def test_where_a_collision_ends_a_world_only_successful_worlds_have_a_time() -> None:
@@ -131,7 +131,9 @@ class Ends:
     def __init__(self, env: MarineNavEnv, policy: Any) -> None:
         env.set_seed(env.seed)
         seen, self.ends = env.reset(), {}
-        steps, discounted, weight = torch.zeros_like(env.state.score), torch.zeros_like(env.state.score), 1.0
+        steps = torch.zeros_like(env.state.score)
+        discounted = torch.zeros_like(env.state.score)
+        weight = 1.0
         while len(self.ends) < env.num_envs:
             steps += env.state.active
             stepped = env.step(policy(seen))
