@@ -10,7 +10,10 @@ import torch
 
 @pytest.fixture(scope="package", autouse=True)
 def one_thread() -> Iterator[None]:
-    """Small tensors gain nothing from threads, which on a busy machine wait for each other."""
+    """Use one thread: small tensors gain nothing from several.
+
+    On a busy machine they wait for each other.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

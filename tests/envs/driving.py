@@ -1,4 +1,7 @@
-"""Environments of every kind by name, and random play that is the same whatever they are wrapped in."""
+"""Environments of every kind by name, and random play.
+
+Play is the same whatever they are wrapped in.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,10 @@ def made(name: str, num_envs: int = 3, **changes: Any) -> Any:
 
 
 def at_random(env: EnvBase, seed: int = 0) -> Policy:
-    """Random actions, legal ones where there is a mask; reads nothing back."""
+    """Random actions, legal ones if there is a mask.
+
+    Nothing is read back.
+    """
     (key,) = env.action_keys
     mask_key = (*key[:-1], "action_mask") if isinstance(key, tuple) else "action_mask"
     spec, generator = env.full_action_spec[key], torch.Generator(env.device).manual_seed(seed)
@@ -70,8 +76,13 @@ def at_random(env: EnvBase, seed: int = 0) -> Policy:
 def play(
     env: EnvBase, steps: int, seed: int = 0, start: TensorDictBase | None = None
 ) -> tuple[list[TensorDictBase], TensorDictBase]:
-    """Random actions, finished rows restarted: what each step saw and gave, and where it ended."""
-    act, current, seen = at_random(env, seed), env.reset() if start is None else start, []
+    """Random actions, with finished rows restarted.
+
+    What each step observed and gave, and where it ended.
+    """
+    act = at_random(env, seed)
+    current = env.reset() if start is None else start
+    seen = []
     for _ in range(steps):
         step, current = env.step_and_maybe_reset(act(current))
         seen.append(step.clone())

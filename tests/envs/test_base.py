@@ -1,4 +1,4 @@
-"""The base of every environment of the package: restarts without a question to the host, seeds, state."""
+"""The base of all environments: seeds, state, and restarts without host reads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, where_rows
 
 
 class Countdown(BatchedEnv):
-    """Row i of episode e counts down from 1 + (seed + i + e) mod 5; an action takes away 1, and 0 ends the episode."""
+    """Row i of episode e counts down from 1 + (seed + i + e) mod 5.
+
+    An action takes away 1, and 0 ends the episode.
+    """
 
     def __init__(self, num_envs: int = 3, **arguments: Any) -> None:
         super().__init__(num_envs, **arguments)
@@ -73,7 +76,9 @@ def test_it_is_an_environment(env: Countdown) -> None:
 
 def test_rows_restart_one_by_one_and_the_end_stays_in_next(env: Countdown) -> None:
     # Row i begins its episodes at 1 + i, 2 + i, 3 + i, …, and after 5 comes 1.
-    current, seen, following = env.reset(), [], []
+    current = env.reset()
+    seen = []
+    following = []
     for _ in range(4):
         step, current = down(env, current)
         seen.append(step["next", "left"].flatten().tolist())
@@ -112,7 +117,8 @@ def test_seeds(env: Countdown) -> None:
     env.set_seed(2)
     assert env.seed == 2
     assert env.reset()["left"].flatten().tolist() == [3, 4, 5]
-    env.set_seed(None)  # changes nothing
+    # This changes nothing.
+    env.set_seed(None)
     assert env.reset()["left"].flatten().tolist() == [4, 5, 1]
 
 
@@ -178,7 +184,8 @@ def test_rows_that_go_on_keep_ends_and_outcomes_under_every_wrapper() -> None:
                 assert torch.equal(came[key], expected[key]), key
 
 
-@pytest.mark.filterwarnings("ignore:Creating .* which inherits from WeightUpdaterBase:DeprecationWarning")  # its own
+# TorchRL's own warning.
+@pytest.mark.filterwarnings("ignore:Creating .* which inherits from WeightUpdaterBase:DeprecationWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_collectors_can_limit_the_frames_of_a_trajectory(kind: str) -> None:
     from torchrl.collectors import Collector
@@ -237,6 +244,7 @@ def test_what_is_made_or_loaded_under_inference_mode_goes_on_outside(kind: str) 
         assigned.state = assigned.state
         other = assigned.like(assigned.num_envs)
     for env in (made, loaded, assigned, other):
-        assert not any(value.is_inference() for value in env._env_state().values())
+        state = env.state if isinstance(env.state, dict) else vars(env.state)
+        assert not any(value.is_inference() for value in state.values())
         env.set_frames(10)
         played(env, 4)

@@ -11,7 +11,10 @@ from torchrl_gpu.envs.clips import sheet
 
 
 def frames(length: int, height: int, width: int) -> Tensor:
-    """Each of one colour, no two alike, none black; their first pixel is white."""
+    """Each of one colour, no two alike, none black.
+
+    Their first pixel is white.
+    """
     out = (torch.arange(length, dtype=torch.uint8) + 1)[:, None, None, None].expand(-1, 3, height, width).clone()
     out[:, :, 0, 0] = 255
     return out
@@ -20,9 +23,11 @@ def frames(length: int, height: int, width: int) -> Tensor:
 @pytest.mark.parametrize(
     ("length", "size", "room", "across", "scale"),
     [
-        (4, (2, 2), (8, 8), 2, 2),  # width, height of the picture: two rows of two, each twice as large
+        # Width and height of the picture: two rows of two, each twice as large.
+        (4, (2, 2), (8, 8), 2, 2),
         (4, (2, 2), (16, 4), 4, 2),
-        (4, (2, 2), (4, 17), 1, 2),  # a pixel row over in each place is left black
+        # A pixel row that is left over in each place stays black.
+        (4, (2, 2), (4, 17), 1, 2),
         (3, (2, 2), (9, 9), 2, 2),
         (1, (3, 5), (12, 7), 1, 2),
     ],
@@ -42,7 +47,8 @@ def test_frames_lie_in_rows_and_keep_their_pixels(
         assert rows.min() // (height // down) == rows.max() // (height // down) == i // across
         assert columns.min() // (width // across) == columns.max() // (width // across) == i % across
         white = (out[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1] == 255).all(-1).nonzero()
-        assert white.tolist() == [[y, x] for y in range(scale) for x in range(scale)]  # first pixel, first place
+        # First pixel, first place.
+        assert white.tolist() == torch.cartesian_prod(torch.arange(scale), torch.arange(scale)).tolist()
 
 
 def test_what_is_too_large_is_made_smaller() -> None:

@@ -1,4 +1,7 @@
-"""Every argument of environments and item sources: what makes no sense is refused in one line of three parts."""
+"""Every argument of environments and item sources.
+
+What makes no sense is refused in one line of three parts.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ from torchrl_gpu.envs.packing.items import (
 from torchrl_gpu.envs.packing.items.source import PooledSequences
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
-NAN, INF, HUGE = float("nan"), float("inf"), 10**12
+NAN = float("nan")
+INF = float("inf")
+HUGE = 10**12
 BIN = Bin((10.0, 10.0, 10.0), (10, 10))
 WHOLE: list[Any] = [2.5, NAN, INF, True, "3", None, 3j, [3], 1e300, 10**400, torch.ones(2)]
 COUNT = [*WHOLE, 0, -1]
@@ -36,114 +41,109 @@ ROWS = (0, 1, 2), (0, 1.5, 0, 0, 10), (0, 1, 0, 0, NAN), (5, 1, 0, 0, 9)
 REAL: list[Any] = [NAN, INF, -1.0, 0, "1", True, 10**400, [1.0]]
 
 Make = Callable[..., object]
-BAD: dict[str, tuple[Make, dict[str, list[Any]]]] = {
-    "PackingEnv": (
-        lambda **changes: PackingEnv(**{"num_envs": 2, "device": "cpu", "seed": 0} | changes),
-        {
-            "num_envs": [*COUNT, HUGE],
-            "bin_size": [10.0, None, (10, 10), (10, 10, NAN), (1e30, 1e30, 1e30), (1e-9, 1, 1), "abc", (True, 10, 10)],
-            "resolution": [0, -1, 2.5, NAN, (10, 0), (10,), None, "10", 10**9, 10**400, True],
-            "grid_step": [*COUNT, 11],
-            "items": ["", "nowhere.npy", 3, None, ["random"]],
-            "num_items": [*COUNT, HUGE, 2**31 - 1],
-            "visible_items": [*COUNT, HUGE, 2**31 - 1],
-            "orientations": [1, 0, -90, 7, NAN, INF, True, None, "spin", 10**400, [90], 1e-300],
-            "stability": WORD,
-            "margin": [-0.1, NAN, INF, None, "abc", True],
-            "max_tilt": [-0.1, 46, NAN, INF, None, "abc", True],
-            "fallback": [*(each for each in WORD if each is not None), "load_bearing"],
-            "reward": WORD,
-            "stability_judge": WORD,
-            "objective_weights": [1.0, (1, 1), (1, NAN, 1), (1, -1, 1), "abc", None, (True, 1, 1)],
-            "skip_unplaceable": FLAG,
-            "order": WORD,
-            "include": ["z_map", 3, None, ["action_mask"], [3]],
-            "backend": WORD,
-            "incremental": FLAG,
-            "device": ["tpu", 3, None],
-            "seed": SEED,
-            "first_env": [*WHOLE, -1],
-            "copy_observations": FLAG,
-            "walls": FLAG,
-            "friction": [-0.1, NAN, INF, None, "abc", True],
-        },
+BAD: dict[str, tuple[Make, dict[str, list[Any]]]] = {}
+
+PACKING_ENV: dict[str, list[Any]] = {}
+PACKING_ENV["num_envs"] = [*COUNT, HUGE]
+PACKING_ENV["bin_size"] = [10.0, None, (10, 10), (10, 10, NAN), (1e30, 1e30, 1e30), (1e-9, 1, 1), "abc", (True, 10, 10)]
+PACKING_ENV["resolution"] = [0, -1, 2.5, NAN, (10, 0), (10,), None, "10", 10**9, 10**400, True]
+PACKING_ENV["grid_step"] = [*COUNT, 11]
+PACKING_ENV["items"] = ["", "nowhere.npy", 3, None, ["random"]]
+PACKING_ENV["num_items"] = [*COUNT, HUGE, 2**31 - 1]
+PACKING_ENV["visible_items"] = [*COUNT, HUGE, 2**31 - 1]
+PACKING_ENV["orientations"] = [1, 0, -90, 7, NAN, INF, True, None, "spin", 10**400, [90], 1e-300]
+PACKING_ENV["stability"] = WORD
+PACKING_ENV["margin"] = [-0.1, NAN, INF, None, "abc", True]
+PACKING_ENV["max_tilt"] = [-0.1, 46, NAN, INF, None, "abc", True]
+PACKING_ENV["fallback"] = [*(each for each in WORD if each is not None), "load_bearing"]
+PACKING_ENV["reward"] = WORD
+PACKING_ENV["stability_judge"] = WORD
+PACKING_ENV["objective_weights"] = [1.0, (1, 1), (1, NAN, 1), (1, -1, 1), "abc", None, (True, 1, 1)]
+PACKING_ENV["skip_unplaceable"] = FLAG
+PACKING_ENV["order"] = WORD
+PACKING_ENV["include"] = ["z_map", 3, None, ["action_mask"], [3]]
+PACKING_ENV["backend"] = WORD
+PACKING_ENV["incremental"] = FLAG
+PACKING_ENV["device"] = ["tpu", 3, None]
+PACKING_ENV["seed"] = SEED
+PACKING_ENV["first_env"] = [*WHOLE, -1]
+PACKING_ENV["copy_observations"] = FLAG
+PACKING_ENV["walls"] = FLAG
+PACKING_ENV["friction"] = [-0.1, NAN, INF, None, "abc", True]
+BAD["PackingEnv"] = (lambda **changes: PackingEnv(**{"num_envs": 2, "device": "cpu", "seed": 0} | changes), PACKING_ENV)
+
+MARINE_NAV_ENV: dict[str, list[Any]] = {}
+MARINE_NAV_ENV["num_envs"] = [*COUNT, HUGE]
+MARINE_NAV_ENV["version"] = WORD
+MARINE_NAV_ENV["robots"] = [2.5, NAN, True, "3", 0, -1, HUGE]
+MARINE_NAV_ENV["cores"] = [2.5, NAN, True, "3", -1, HUGE]
+MARINE_NAV_ENV["obstacles"] = [2.5, NAN, True, "3", -1, HUGE]
+MARINE_NAV_ENV["min_distance"] = [NAN, INF, -1.0, 1e9, "40", True]
+MARINE_NAV_ENV["curriculum"] = ["papers", 3, [], [3], *([row] for row in ROWS)]
+MARINE_NAV_ENV["max_steps"] = COUNT
+MARINE_NAV_ENV["actions"] = WORD
+MARINE_NAV_ENV["upstream_compat"] = ["late_limit", 3, None, ["slow"], [3]]
+MARINE_NAV_ENV["end_on_collision"] = FLAG
+MARINE_NAV_ENV["sensor_noise"] = FLAG
+MARINE_NAV_ENV["pool"] = [*COUNT, HUGE]
+MARINE_NAV_ENV["in_order"] = FLAG
+MARINE_NAV_ENV["flat"] = [*FLAG, True]
+MARINE_NAV_ENV["dtype"] = ["float16", torch.int64, 3, None]
+MARINE_NAV_ENV["device"] = ["tpu", 3, None]
+MARINE_NAV_ENV["seed"] = SEED
+MARINE_NAV_ENV["first_env"] = [*WHOLE, -1]
+MARINE_NAV_ENV["copy_observations"] = FLAG
+BAD["MarineNavEnv"] = (
+    lambda **changes: MarineNavEnv(**{"num_envs": 2, "pool": 2, "device": "cpu", "seed": 0} | changes),
+    MARINE_NAV_ENV,
+)
+
+RANDOM_BOXES: dict[str, list[Any]] = {}
+RANDOM_BOXES["min_side"] = [*COUNT, 6]
+RANDOM_BOXES["max_side"] = [*COUNT, 1, 11, 10**6, HUGE]
+RANDOM_BOXES["step"] = [*COUNT, HUGE]
+BAD["RandomBoxes"] = (lambda **changes: RandomBoxes(**changes).build(BIN, "yaw", 10, 1), RANDOM_BOXES)
+
+CUT_BOXES: dict[str, list[Any]] = {}
+CUT_BOXES["min_side"] = [*COUNT, 6, 4]
+CUT_BOXES["max_side"] = [*COUNT, 1, HUGE]
+CUT_BOXES["order"] = WORD
+CUT_BOXES["pool"] = [*(each for each in COUNT if each is not None), HUGE, 5_000_000]
+CUT_BOXES["seed"] = [*SEED, -1]
+BAD["CutBoxes"] = (lambda **changes: CutBoxes(**{"pool": 2} | changes).build(BIN, "yaw", 10, 1), CUT_BOXES)
+
+PROCEDURAL_SOLIDS: dict[str, list[Any]] = {}
+PROCEDURAL_SOLIDS["num_objects"] = [*COUNT, HUGE]
+PROCEDURAL_SOLIDS["min_size"] = [*REAL, 1.0]
+PROCEDURAL_SOLIDS["max_size"] = [*REAL, 0.01, 1e6]
+PROCEDURAL_SOLIDS["scale"] = [1.0, (1,), (0, 1), (2, 1), (NAN, 1), "ab", None, (1, INF)]
+PROCEDURAL_SOLIDS["seed"] = [*SEED, -1]
+PROCEDURAL_SOLIDS["shapes"] = ["bowl", 3, [], ["cup"], [3]]
+BAD["ProceduralSolids"] = (
+    lambda **changes: ProceduralSolids(**{"num_objects": 2} | changes).build(
+        Bin((0.4, 0.4, 0.3), (20, 20)), "fixed", 10, 1
     ),
-    "MarineNavEnv": (
-        lambda **changes: MarineNavEnv(**{"num_envs": 2, "pool": 2, "device": "cpu", "seed": 0} | changes),
-        {
-            "num_envs": [*COUNT, HUGE],
-            "version": WORD,
-            "robots": [2.5, NAN, True, "3", 0, -1, HUGE],
-            "cores": [2.5, NAN, True, "3", -1, HUGE],
-            "obstacles": [2.5, NAN, True, "3", -1, HUGE],
-            "min_distance": [NAN, INF, -1.0, 1e9, "40", True],
-            "curriculum": ["papers", 3, [], [3], *([row] for row in ROWS)],
-            "max_steps": COUNT,
-            "actions": WORD,
-            "upstream_compat": ["late_limit", 3, None, ["slow"], [3]],
-            "end_on_collision": FLAG,
-            "sensor_noise": FLAG,
-            "pool": [*COUNT, HUGE],
-            "in_order": FLAG,
-            "flat": [*FLAG, True],
-            "dtype": ["float16", torch.int64, 3, None],
-            "device": ["tpu", 3, None],
-            "seed": SEED,
-            "first_env": [*WHOLE, -1],
-            "copy_observations": FLAG,
-        },
-    ),
-    "RandomBoxes": (
-        lambda **changes: RandomBoxes(**changes).build(BIN, "yaw", 10, 1),
-        {"min_side": [*COUNT, 6], "max_side": [*COUNT, 1, 11, 10**6, HUGE], "step": [*COUNT, HUGE]},
-    ),
-    "CutBoxes": (
-        lambda **changes: CutBoxes(**{"pool": 2} | changes).build(BIN, "yaw", 10, 1),
-        {
-            "min_side": [*COUNT, 6, 4],
-            "max_side": [*COUNT, 1, HUGE],
-            "order": WORD,
-            "pool": [*(each for each in COUNT if each is not None), HUGE, 5_000_000],
-            "seed": [*SEED, -1],
-        },
-    ),
-    "ProceduralSolids": (
-        lambda **changes: ProceduralSolids(**{"num_objects": 2} | changes).build(
-            Bin((0.4, 0.4, 0.3), (20, 20)), "fixed", 10, 1
-        ),
-        {
-            "num_objects": [*COUNT, HUGE],
-            "min_size": [*REAL, 1.0],
-            "max_size": [*REAL, 0.01, 1e6],
-            "scale": [1.0, (1,), (0, 1), (2, 1), (NAN, 1), "ab", None, (1, INF)],
-            "seed": [*SEED, -1],
-            "shapes": ["bowl", 3, [], ["cup"], [3]],
-        },
-    ),
-    "MeshItems": (
-        lambda **changes: MeshItems(**{"path": "nowhere.stl", "device": "cpu"} | changes),
-        {
-            "path": [3, None, [3], "nowhere.stl"],
-            "unit": WORD,
-            "scale": [1.0, (1,), (0, 1), (2, 1), (NAN, 1), "ab", None],
-            "num_scales": [*COUNT, HUGE],
-            "skip_invalid": FLAG,
-            "cache": [3, True],
-            "device": ["tpu", 3],
-            "seed": [*SEED, -1],
-        },
-    ),
-    "BoxSequences": (
-        lambda **changes: BoxSequences(**{"path": "nowhere.npy"} | changes),
-        {
-            "path": [3, None, "nowhere.npy", "nowhere"],
-            "unit": WORD,
-            "in_order": FLAG,
-            "misfits": WORD,
-            "columns": [3, ["length"], {"length": "L"}],
-        },
-    ),
-}
+    PROCEDURAL_SOLIDS,
+)
+
+MESH_ITEMS: dict[str, list[Any]] = {}
+MESH_ITEMS["path"] = [3, None, [3], "nowhere.stl"]
+MESH_ITEMS["unit"] = WORD
+MESH_ITEMS["scale"] = [1.0, (1,), (0, 1), (2, 1), (NAN, 1), "ab", None]
+MESH_ITEMS["num_scales"] = [*COUNT, HUGE]
+MESH_ITEMS["skip_invalid"] = FLAG
+MESH_ITEMS["cache"] = [3, True]
+MESH_ITEMS["device"] = ["tpu", 3]
+MESH_ITEMS["seed"] = [*SEED, -1]
+BAD["MeshItems"] = (lambda **changes: MeshItems(**{"path": "nowhere.stl", "device": "cpu"} | changes), MESH_ITEMS)
+
+BOX_SEQUENCES: dict[str, list[Any]] = {}
+BOX_SEQUENCES["path"] = [3, None, "nowhere.npy", "nowhere"]
+BOX_SEQUENCES["unit"] = WORD
+BOX_SEQUENCES["in_order"] = FLAG
+BOX_SEQUENCES["misfits"] = WORD
+BOX_SEQUENCES["columns"] = [3, ["length"], {"length": "L"}]
+BAD["BoxSequences"] = (lambda **changes: BoxSequences(**{"path": "nowhere.npy"} | changes), BOX_SEQUENCES)
 
 
 def test_no_argument_is_left_out() -> None:
@@ -156,7 +156,10 @@ def test_what_makes_no_sense_is_refused(name: str, monkeypatch: pytest.MonkeyPat
     # What is refused for want of memory must be so on any machine.
     monkeypatch.setattr("torchrl_gpu.envs.memory.free_bytes", lambda device: 2**34)
     make, table = BAD[name]
-    for argument, value in ((argument, value) for argument, values in table.items() for value in values):
+    cases = []
+    for argument, values in table.items():
+        cases += [(argument, value) for value in values]
+    for argument, value in cases:
         try:
             made = make(**{argument: value})
         except (ValueError, FileNotFoundError) as error:
@@ -172,16 +175,13 @@ def test_what_makes_no_sense_is_refused(name: str, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("kind", [np.int64, np.float32, float, torch.tensor, np.array])
 def test_numbers_of_other_packages_and_whole_floats_are_numbers(kind: Callable[[int], Any]) -> None:
-    env = PackingEnv(
-        kind(2), bin_size=np.array([8, 8, 8]), resolution=kind(8), grid_step=kind(2), num_items=kind(6),
-        visible_items=kind(2), seed=kind(3), first_env=kind(1), device="cpu", items=RandomBoxes(kind(2), kind(4)),
-    )  # fmt: skip
-    twin = PackingEnv(
-        2, bin_size=(8.0, 8.0, 8.0), resolution=8, grid_step=2, num_items=6, visible_items=2, seed=3, first_env=1,
-        device="cpu", items=RandomBoxes(2, 4),
-    )  # fmt: skip
+    numbers = {"resolution": 8, "grid_step": 2, "num_items": 6, "visible_items": 2, "seed": 3, "first_env": 1}
+    others: dict[str, Any] = {name: kind(value) for name, value in numbers.items()}
+    items = RandomBoxes(kind(2), kind(4))
+    env = PackingEnv(kind(2), bin_size=np.array([8, 8, 8]), items=items, device="cpu", **others)
+    twin = PackingEnv(2, bin_size=(8.0, 8.0, 8.0), items=RandomBoxes(2, 4), device="cpu", **numbers)
     assert (env.reset() == twin.reset()).all()
-    for name in ("num_envs", "resolution", "grid_step", "num_items", "visible_items", "seed", "first_env"):
+    for name in ("num_envs", *numbers):
         assert type(getattr(env, name)) is int
         assert getattr(env, name) == getattr(twin, name)
     assert MarineNavEnv(kind(1), robots=kind(1), pool=kind(2), max_steps=kind(5), device="cpu").num_robots == 1
@@ -206,26 +206,22 @@ def solids() -> Catalogue:
 
 
 SEQUENCES = torch.tensor([[0, 1, -1], [1, 1, 0]])
-# types, shapes and extents are the catalogue's own: see packing/test_types.py
-BUILT: list[tuple[Callable[[], Any], Any, str]] = [
-    (lambda: None, SEQUENCES, "`build` must return a Catalogue and ItemSequences, not None and "),
-    (lambda: replace(solids(), volume=torch.tensor([NAN, 3.0])), SEQUENCES, "volume must be from 0 to .*; got nan at"),
-    (lambda: replace(solids(), height=torch.tensor([[-1.0], [1.0]])), SEQUENCES, "height must be from 0 to .*; got -1"),
-    (
-        lambda: replace(solids(), bottom=torch.full((2, 1, 3, 2), NAN)),
-        SEQUENCES,
-        "bottom must be from 0 to inf; got nan",
-    ),
-    (lambda: replace(solids(), centre=torch.full((2, 1, 2), NAN)), SEQUENCES, "centre must be finite; got nan at"),
-    (solids, torch.tensor([[0, 2]]), r"sequences must be from -1 to 1; got 2 at \[0, 1\]"),
-    (solids, torch.tensor([[0, -2]]), r"sequences must be from -1 to 1; got -2 at \[0, 1\]"),
-    (solids, torch.tensor([0, 1]), r"sequences must have shape \(1, 1\); got \(2,\)"),
-    (solids, SEQUENCES.int(), "sequences must be of dtype int64; got int32"),
-]
+# Types, shapes and extents are the catalogue's own, see packing/test_types.py.
+BUILT: dict[str, tuple[Callable[[], Any], Any, str]] = {}
+BUILT["nothing"] = (lambda: None, SEQUENCES, "`build` .*Catalogue.* None and ")
+BUILT["a volume"] = (lambda: replace(solids(), volume=torch.tensor([NAN, 3.0])), SEQUENCES, "volume .* nan at")
+BUILT["a height"] = (lambda: replace(solids(), height=torch.tensor([[-1.0], [1.0]])), SEQUENCES, "height .* -1")
+BUILT["a bottom"] = (lambda: replace(solids(), bottom=torch.full((2, 1, 3, 2), NAN)), SEQUENCES, "bottom .* nan")
+BUILT["a centre"] = (lambda: replace(solids(), centre=torch.full((2, 1, 2), NAN)), SEQUENCES, "centre .* nan at")
+BUILT["an item beyond"] = (solids, torch.tensor([[0, 2]]), r"sequences .*-1 to 1.* 2 at \[0, 1\]")
+BUILT["an item before"] = (solids, torch.tensor([[0, -2]]), r"sequences .*-1 to 1.* -2 at \[0, 1\]")
+BUILT["one axis"] = (solids, torch.tensor([0, 1]), r"sequences .*\(1, 1\).* \(2,\)")
+BUILT["short numbers"] = (solids, SEQUENCES.int(), "sequences .* int64.* int32")
 
 
-@pytest.mark.parametrize(("catalogue", "sequences", "message"), BUILT, ids=[message for *_, message in BUILT])
-def test_what_a_source_built_is_looked_at(catalogue: Callable[[], Any], sequences: Any, message: str) -> None:
+@pytest.mark.parametrize("name", BUILT)
+def test_what_a_source_built_is_looked_at(name: str) -> None:
+    catalogue, sequences, message = BUILT[name]
     with pytest.raises(ValueError, match=rf"^Given\.build: {message}"):
         PackingEnv(2, items=Given(catalogue(), PooledSequences(sequences)), orientations="fixed", device="cpu")
 

@@ -1,4 +1,7 @@
-"""The contract of every environment: specs, restarts, seeds, states, TorchRL's own tools, and no read of the device."""
+"""The contract of every environment.
+
+Specs, restarts, seeds, states, TorchRL's own tools, and no read of the device.
+"""
 
 from __future__ import annotations
 
@@ -34,14 +37,16 @@ def test_specs_hold(name: str) -> None:
 
 @pytest.mark.parametrize("name", SOME)
 def test_a_partial_reset_leaves_the_other_rows_as_they_are(name: str) -> None:
-    env = made(name, 11, **({"num_items": 30} if name.startswith("packing") else {}))  # no other axis is as long
+    # No other axis is as long.
+    env = made(name, 11, **({"num_items": 30} if name.startswith("packing") else {}))
     _, current = play(env, 3)
     before, mask = env.state_dict(), torch.arange(11) % 2 == 0
     after = env.reset(current.clone().set("_reset", mask[:, None]))
     state = env.state_dict()
     for entry in set(before) - {"seed"}:
         rows = list(state[entry].shape).index(11)
-        kept, was = (each[entry].movedim(rows, 0)[~mask] for each in (state, before))
+        kept = state[entry].movedim(rows, 0)[~mask]
+        was = before[entry].movedim(rows, 0)[~mask]
         assert torch.equal(kept, was), entry
     keys = [*env.observation_spec.keys(True, True)]
     assert_same(after.select(*keys)[~mask], current.select(*keys)[~mask])
@@ -89,7 +94,8 @@ def test_looking_changes_nothing_and_shows_the_step(name: str) -> None:
 @pytest.mark.parametrize("name", SOME)
 def test_a_seed_decides_the_run_and_torchs_generator_nothing(name: str) -> None:
     def run(env: Any) -> list[Any]:
-        return [step.exclude("frame_at", ("next", "frame_at")) for step in play(env, 6)[0]]  # counts on over all seeds
+        # These count on over all seeds.
+        return [step.exclude("frame_at", ("next", "frame_at")) for step in play(env, 6)[0]]
 
     env, drawn = made(name, seed=4), torch.get_rng_state()
     first = run(env)
@@ -114,19 +120,23 @@ def test_without_a_seed_torchs_own_decides() -> None:
 @pytest.mark.parametrize("name", SOME)
 def test_an_environment_plays_the_same_among_any_number_of_others(name: str) -> None:
     many, few = made(name, 8), made(name, 3, first_env=4)
-    act, ours, theirs = at_random(many), many.reset(), few.reset()
+    act = at_random(many)
+    ours = many.reset()
+    theirs = few.reset()
     (key,) = many.action_keys
     for _ in range(12):
         action = act(ours)[key]
         step, ours = many.step_and_maybe_reset(ours)
         other, theirs = few.step_and_maybe_reset(theirs.set(key, action[4:7]))
-        for entry in set(other.keys(True, True)) - {"frame_at", ("next", "frame_at")}:  # rows in the batch
+        # These are rows in the batch.
+        for entry in set(other.keys(True, True)) - {"frame_at", ("next", "frame_at")}:
             assert torch.allclose(step[entry][4:7].double(), other[entry].double(), atol=1e-4), entry
 
 
 @pytest.mark.parametrize("name", SOME)
 def test_a_restored_environment_goes_on_bit_by_bit(name: str, device: torch.device, tmp_path: Path) -> None:
-    env, other = (made(name, seed=seed, device=device) for seed in (0, 99))
+    env = made(name, seed=0, device=device)
+    other = made(name, seed=99, device=device)
     _, current = play(env, 4)
     saved, start = env.state_dict(), current.clone()
     copy = {entry: value.clone() for entry, value in saved.items()}
@@ -157,7 +167,8 @@ def test_rollouts(name: str) -> None:
     assert first["next", "done"][:, -1].any()
     assert not first["next", "done"][:, :-1].any()
     if name.startswith("marine"):
-        assert first["next", "robots", "done"][:, :-1].any()  # a robot does not stop its world
+        # A robot does not stop its world.
+        assert first["next", "robots", "done"][:, :-1].any()
 
 
 def test_a_rollout_without_a_policy_wants_an_action_mask() -> None:
@@ -168,14 +179,16 @@ def test_a_rollout_without_a_policy_wants_an_action_mask() -> None:
 
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
-@pytest.mark.filterwarnings("ignore:Creating .* which inherits from WeightUpdaterBase:DeprecationWarning")  # its own
+# TorchRL's own warning.
+@pytest.mark.filterwarnings("ignore:Creating .* which inherits from WeightUpdaterBase:DeprecationWarning")
 def test_collectors(name: str) -> None:
     from torchrl.collectors import Collector
 
     env = made(name, 4)
 
     def act(tensordict: TensorDictBase) -> TensorDictBase:
-        return at_random(env)(tensordict)  # the same draw in every step, as a collector tries its policy first
+        # The same draw in every step, since a collector tries its policy first.
+        return at_random(env)(tensordict)
 
     options: dict[str, Any] = {"frames_per_batch": 40, "total_frames": 80, "auto_register_policy_transforms": False}
     collector = Collector(env, act, **options)
@@ -195,7 +208,9 @@ def test_transforms(name: str) -> None:
     data = env.rollout(20, at_random(env), break_when_any_done=False)
     fresh = torch.cat([torch.ones(4, 1, 1, dtype=torch.bool), data["next", "done"][:, :-1]], 1)
     assert torch.equal(data["is_init"], fresh)
-    reward, total, steps = data["next", *group, "reward"], torch.zeros(()), torch.zeros(4, 1, dtype=torch.int64)
+    reward = data["next", *group, "reward"]
+    total = torch.zeros(())
+    steps = torch.zeros(4, 1, dtype=torch.int64)
     for t in range(20):
         kept = ~fresh[:, t]
         total = reward[:, t] + total * (kept[..., None] if group else kept)
@@ -235,7 +250,9 @@ def test_a_creator_keeps_each_environments_own_state() -> None:
 @pytest.mark.parametrize("name", [*sorted({*PACKING} - {"packing/cut anew"}), *SEAS, "dishes/state", "dishes/video"])
 def test_steps_with_resets_read_nothing(name: str) -> None:
     env = made(name, 2, **({"backend": "eager", "num_items": 6} if name in PACKING else {}))
-    act, current, done = at_random(env), env.reset(), []
+    act = at_random(env)
+    current = env.reset()
+    done = []
     with NoHostReads():
         for turn in range(10):
             if turn == 4:
@@ -250,7 +267,8 @@ def test_steps_with_resets_read_nothing(name: str) -> None:
 def test_a_gpu_never_waits(name: str) -> None:
     env = made(name, 64, device="cuda")
     act, ended = at_random(env), torch.zeros((), dtype=torch.int64, device="cuda")
-    _, current = play(env, 20)  # first calls load what they need
+    # First calls load what they need.
+    _, current = play(env, 20)
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:

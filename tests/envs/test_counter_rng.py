@@ -13,7 +13,10 @@ from torchrl_gpu.envs.packing.items.source import EndlessSequences
 
 
 def assert_uniform(drawn: Tensor, high: int) -> None:
-    """Chi-square of the counts over [0, high): within five standard deviations √(2·df) of its mean, df = high − 1."""
+    """Chi-square of the counts over [0, high).
+
+    It must be within five standard deviations √(2·df) of its mean, df = high − 1.
+    """
     assert drawn.min() >= 0
     assert drawn.max() < high
     expected = drawn.numel() / high
@@ -39,7 +42,8 @@ def test_neighbouring_draws_are_independent() -> None:
 def test_every_bit_is_fair() -> None:
     bits = draw_bits(torch.tensor(3), torch.arange(100_000))
     share = (bits[:, None] >> torch.arange(32) & 1).double().mean(0)
-    assert ((share - 0.5).abs() < 5 * 0.5 / 100_000**0.5).all()  # five standard deviations
+    # Five standard deviations.
+    assert ((share - 0.5).abs() < 5 * 0.5 / 100_000**0.5).all()
 
 
 def test_mix_is_what_unbounded_integers_give() -> None:
@@ -50,7 +54,8 @@ def test_mix_is_what_unbounded_integers_give() -> None:
 
     values = [0, 1, 2, 12345, 2**31, 2**32 - 1]
     assert mix(torch.tensor(values)).tolist() == [scalar(v) for v in values]
-    assert mix(torch.tensor([-1, 2**32 + 7])).tolist() == [scalar(2**32 - 1), scalar(7)]  # the low 32 bits count
+    # The low 32 bits count.
+    assert mix(torch.tensor([-1, 2**32 + 7])).tolist() == [scalar(2**32 - 1), scalar(7)]
 
 
 EXTREMES = torch.tensor([0, 1, -1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, -(2**31), 2**63 - 1, -(2**63)])
@@ -106,7 +111,8 @@ def test_episode_keys_do_not_depend_on_how_many_environments_there_are() -> None
 def test_seeds_environments_and_episodes_all_make_a_difference() -> None:
     env, episode = torch.arange(100).repeat(100), torch.arange(100).repeat_interleave(100)
     keys = torch.cat([episode_key(seed, env, episode) for seed in (0, 1)])
-    assert len(keys.unique()) > 0.9999 * len(keys)  # 20,000 of 2³² keys: 0.05 chance meetings are to be expected
+    # 20,000 of 2³² keys: 0.05 chance collisions are to be expected.
+    assert len(keys.unique()) > 0.9999 * len(keys)
 
 
 def test_items_of_an_endless_stream_are_uniform_and_end_at_its_length() -> None:

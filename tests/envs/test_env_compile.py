@@ -1,4 +1,4 @@
-"""A step under `torch.compile`: one graph with nothing left out, and the same numbers as without."""
+"""A step under `torch.compile`: one graph, and the same numbers as without."""
 
 from __future__ import annotations
 
@@ -40,10 +40,14 @@ def compiled(env: BatchedEnv, **how: Any) -> Step:
 def play_both(env: BatchedEnv, twin: BatchedEnv, step: Step, *, exact: bool = True, turns: int = 12) -> None:
     """The compiled step of one environment beside the plain step of the other."""
     compare = assert_same if exact else assert_close
-    act, (key,), ends = at_random(twin), twin.action_keys, 0
+    act = at_random(twin)
+    (key,) = twin.action_keys
+    ends = 0
     # After a plain step: what a reset gives has its keys in another order, which would be compiled for itself.
-    (_, ours), (_, theirs) = (each.step_and_maybe_reset(at_random(each)(each.reset())) for each in (env, twin))
-    compare(ours, theirs)  # tensordict remembers the types that it has seen, and a graph looks at how many
+    _, ours = env.step_and_maybe_reset(at_random(env)(env.reset()))
+    _, theirs = twin.step_and_maybe_reset(at_random(twin)(twin.reset()))
+    # tensordict remembers the types that it has seen, and a graph checks how many there are.
+    compare(ours, theirs)
     for turn in range(turns):
         action = act(theirs)[key].clone()
         if turn % 7 == 6 and not action.is_floating_point():
@@ -61,7 +65,10 @@ def play_both(env: BatchedEnv, twin: BatchedEnv, step: Step, *, exact: bool = Tr
 
 
 def assert_close(first: TensorDictBase, second: TensorDictBase) -> None:
-    """The same keys, flags and counts; numbers within the tolerance of sums in another order."""
+    """The same keys, flags and counts.
+
+    Numbers agree within the tolerance of sums in another order.
+    """
     assert set(first.keys(True, True)) == set(second.keys(True, True))
     for key in first.keys(True, True):
         if first[key].is_floating_point():
@@ -72,17 +79,16 @@ def assert_close(first: TensorDictBase, second: TensorDictBase) -> None:
 
 # aot_eager traces all that inductor would be given, and runs it without generating code; eager traces alone. What a
 # step is made of, a few things at a time: tracing one takes seconds.
+COARSE = {**CUT, "reward": "objective", "num_items": 14, "skip_unplaceable": True}
+# Maps of few cells, since torch's kernels take them one at a time.
+SMALL = {"stability": "com", "stability_judge": "com", "resolution": 4, "grid_step": 2, "num_items": 6}
 TRACED: dict[str, tuple[str, dict[str, Any]]] = {
-    "packing/coarse grid": ("eager", {**CUT, "reward": "objective", "num_items": 14, "skip_unplaceable": True}),
-    # Maps of few cells: torch's kernels take them one at a time.
-    "packing/irregular, passing over": (
-        "eager",
-        {"stability": "com", "stability_judge": "com", "resolution": 4, "grid_step": 2, "num_items": 6},
-    ),
+    "packing/coarse grid": ("eager", COARSE),
+    "packing/irregular, passing over": ("eager", SMALL),
     "marine/v3, discrete": ("eager", {"curriculum": "paper", "sensor_noise": False}),
 }
 MORE_TRACED: dict[str, tuple[str, dict[str, Any]]] = {
-    "packing/coarse grid": ("aot_eager", {**CUT, "reward": "objective", "num_items": 14, "skip_unplaceable": True}),
+    "packing/coarse grid": ("aot_eager", COARSE),
     "packing/bpp10": ("aot_eager", {}),
     "marine/v2": ("aot_eager", {}),
     "marine/v2, one robot": ("eager", {}),
@@ -99,10 +105,12 @@ MORE_TRACED: dict[str, tuple[str, dict[str, Any]]] = {
 )
 def test_a_compiled_step_is_the_step(name: str, backend: str, changes: dict[str, Any]) -> None:
     eager = {"backend": "eager"} if name in PACKING else {}
-    env, twin = (made(name, **eager | changes) for _ in range(2))
+    env = made(name, **eager | changes)
+    twin = made(name, **eager | changes)
     counter = CompileCounterWithBackend(backend)
     play_both(env, twin, compiled(env, backend=counter))
-    assert counter.frame_count == 1  # once, and never again
+    # Once, and never again.
+    assert counter.frame_count == 1
 
 
 def test_a_simulation_on_the_host_is_refused_by_its_name() -> None:
@@ -125,7 +133,9 @@ def test_one_graph_fails_where_something_is_read() -> None:
 
 
 def twenty_steps(env: BatchedEnv) -> list[TensorDictBase]:
-    act, current, seen = at_random(env), env.reset(), []
+    act = at_random(env)
+    current = env.reset()
+    seen = []
     for _ in range(20):
         step, current = env.step_and_maybe_reset(act(current))
         seen += [step.clone(), current.clone()]
@@ -139,7 +149,8 @@ traceable = pytest.mark.skipif(
 
 
 @traceable
-@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.soak)])  # a minute of C++
+# Inductor takes a minute of C++.
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.soak)])
 def test_torchrls_own_compilation(backend: str) -> None:
     if backend == "inductor":
         need_torch_compile()
@@ -148,21 +159,27 @@ def test_torchrls_own_compilation(backend: str) -> None:
     expected, env = twenty_steps(made("packing/bpp10", **small)), made("packing/bpp10", **small)
     assert any(step["next", "done"].any() for step in expected[4::2])
     counters.clear()
-    env.compile(warmup=2, fullgraph=True, backend=backend)  # the first steps settle the order of the keys
-    with inductor_config.patch({"cpp.simdlen": 0}):  # scalar code compiles in half the time
+    # The first steps settle the order of the keys.
+    env.compile(warmup=2, fullgraph=True, backend=backend)
+    # Scalar code compiles in half the time.
+    with inductor_config.patch({"cpp.simdlen": 0}):
         came = twenty_steps(env)
     assert counters["stats"]["unique_graphs"] == 1
     for first, second in zip(expected, came, strict=True):
         assert_close(second, first)
 
 
-@pytest.mark.soak  # its C++ compiler takes a minute
+# Its C++ compiler takes a minute.
+@pytest.mark.soak
 def test_inductor_on_a_cpu_gives_the_same_numbers() -> None:
     need_torch_compile()
-    env, twin = (made("packing/bpp10", backend="eager") for _ in range(2))
+    env = made("packing/bpp10", backend="eager")
+    twin = made("packing/bpp10", backend="eager")
     play_both(env, twin, compiled(env, backend="inductor"))
     # In float64, and not for long: where a current bends a path, a last digit grows.
-    env, twin = (made("marine/v2", dtype="float64", robots=2, cores=2, obstacles=2) for _ in range(2))
+    few: dict[str, Any] = {"dtype": "float64", "robots": 2, "cores": 2, "obstacles": 2}
+    env = made("marine/v2", **few)
+    twin = made("marine/v2", **few)
     play_both(env, twin, compiled(env, backend="inductor"), exact=False)
 
 
@@ -171,7 +188,8 @@ def test_inductor_on_a_cpu_gives_the_same_numbers() -> None:
 @pytest.mark.parametrize("name", ["packing/bpp10", "packing/corners", "packing/coarse grid", "marine/v2", "marine/v3"])
 def test_inductor_on_a_gpu_gives_the_same_numbers(name: str) -> None:
     changes = {"backend": "eager"} if name in PACKING else {"dtype": "float64"}
-    env, twin = (made(name, 16, device="cuda", **changes) for _ in range(2))
+    env = made(name, 16, device="cuda", **changes)
+    twin = made(name, 16, device="cuda", **changes)
     play_both(env, twin, compiled(env, backend="inductor"), exact=name in PACKING)
 
 
@@ -181,12 +199,15 @@ def test_inductor_on_a_gpu_gives_the_same_numbers(name: str) -> None:
 def test_reduced_overhead_gives_the_same_bits(name: str) -> None:
     # With the kernels that "auto" takes there. Outputs of one replay are overwritten by the next: what lives on is
     # copied, the state of the environment, too.
-    env, twin = (made(name, 16, device="cuda") for _ in range(2))
+    env = made(name, 16, device="cuda")
+    twin = made(name, 16, device="cuda")
     step = torch.compile(env.step_and_maybe_reset, dynamic=False, mode="reduce-overhead")
 
     def replayed(current: TensorDictBase) -> tuple[TensorDictBase, TensorDictBase]:
         torch.compiler.cudagraph_mark_step_begin()
-        seen, after = (each.clone() for each in step(current))
+        seen, after = step(current)
+        seen = seen.clone()
+        after = after.clone()
         env._set_env_state({name: value.clone() for name, value in env._env_state().items()})
         return seen, after
 

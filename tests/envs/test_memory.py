@@ -1,4 +1,7 @@
-"""The memory of an environment: what is measured in a few is what many take; what cannot fit is refused."""
+"""The memory of an environment.
+
+What is measured in a few is what many take. What cannot fit is refused.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,8 @@ def peak_of(make: Callable[[int], PackingEnv], num_envs: int) -> int:
     with LiveBytes() as memory:
         env = make(num_envs)
         current = env.reset()
-        gc.collect()  # what TorchRL leaves in cycles while it is built
+        # Constructors of TorchRL leave tensors in reference cycles.
+        gc.collect()
         for _ in range(4):
             current.set("action", current["action_mask"].int().argmax(1))
             memory.restart_peak()
@@ -60,7 +64,10 @@ def peak_of(make: Callable[[int], PackingEnv], num_envs: int) -> int:
 
 
 def taken(make: Callable[[int], PackingEnv], fewer: int = 8, more: int = 12) -> float:
-    """Bytes that one more environment takes among many: what is the same for any number cancels."""
+    """Bytes that one more environment takes among many.
+
+    What is the same for any number cancels.
+    """
     return (peak_of(make, more) - peak_of(make, fewer)) / (more - fewer)
 
 
@@ -76,7 +83,10 @@ def test_what_is_measured_in_a_few_is_what_many_take(case: str) -> None:
 
 
 def test_what_is_left_out_takes_nothing_while_it_is_built() -> None:
-    """Specs are in reference cycles: one of maps that are left out would stay until the collector comes round."""
+    """Specs are in reference cycles.
+
+    One of maps that are left out would stay until the collector runs.
+    """
     changes: dict[str, Any] = {"include": ("z_map",), "visible_items": 8}
 
     def built(num_envs: int) -> int:
@@ -131,7 +141,9 @@ def test_what_is_measured_is_what_a_gpu_allocates(setting: str, backend: str) ->
 
 
 def test_it_is_measured_only_where_it_may_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    each, least, asked = packing().bytes_per_env, packing()._least_bytes(), []
+    each = packing().bytes_per_env
+    least = packing()._least_bytes()
+    asked: list[int] = []
     measure = packing_env.measure_bytes_per_env
     monkeypatch.setattr(packing_env, "measure_bytes_per_env", lambda *args: asked.append(1) or measure(*args))
 
@@ -147,7 +159,8 @@ def test_it_is_measured_only_where_it_may_matter(monkeypatch: pytest.MonkeyPatch
     with_free(20 * each - 1)
     with pytest.raises(ValueError, match=r"^PackingEnv: num_envs .*19 on cpu .* 20$"):
         packing(num_envs=20)
-    with_free(20 * least - 1)  # refused at once
+    # This is refused without measuring.
+    with_free(20 * least - 1)
     with pytest.raises(ValueError, match=r"^PackingEnv: num_envs .*19 on cpu .* 20$"):
         packing(num_envs=20)
     assert asked == [1, 1]
@@ -185,7 +198,8 @@ def test_free_memory_of_a_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert free_bytes(CPU) is None
     account.write_text("MemTotal:  9000 kB\nMemFree:  10 kB\nMemAvailable:    2048 kB\nSwapFree: 5 kB\n")
     assert free_bytes(CPU) == 2048 * 1024
-    account.write_text("MemTotal:  9000 kB\n")  # kernels before 3.14
+    # Kernels before 3.14 have no MemAvailable.
+    account.write_text("MemTotal:  9000 kB\n")
     assert free_bytes(CPU) is None
 
 
@@ -214,7 +228,8 @@ def test_a_store_goes_where_it_fits(
         assert place("ClipReplay", "frames", 100, torch.device("cuda:0"), wanted) == torch.device(home)
     said = "ClipReplay: its frames take 100 B and cuda:0 has 124 B free: they are kept in host memory and staged"
     assert [record.getMessage() for record in caplog.records] == ([said] if free == 124 else [])
-    assert place("ClipReplay", "frames", 100, CPU, "auto") == CPU  # there is no other place
+    # There is no other place.
+    assert place("ClipReplay", "frames", 100, CPU, "auto") == CPU
 
 
 # -- the counter of live bytes, by hand -------------------------------------------------------------------------------
@@ -225,7 +240,8 @@ def test_bytes_by_hand() -> None:
         kept = torch.zeros(10)
         for _ in range(3):
             gone = kept + 1
-        assert (counter.live, counter.peak) == (80, 120)  # the next sum is made before the last one is freed
+        # The next sum is made before the last one is freed.
+        assert (counter.live, counter.peak) == (80, 120)
         del gone
         assert counter.live == 40
         counter.restart_peak()
@@ -249,7 +265,8 @@ def test_the_counter_counts_storages_once() -> None:
         b = a.view(2, 5)[1:]
         assert counter.live == 40
         del a
-        assert counter.live == 40  # a view keeps all of it
+        # A view keeps all of it.
+        assert counter.live == 40
         del b
         assert (counter.live, counter.peak) == (0, 40)
 

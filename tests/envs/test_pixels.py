@@ -1,4 +1,7 @@
-"""Environments seen as clips: a shift at the sink is what it is by video, and any other goes on as before."""
+"""Environments observed as clips.
+
+A shift at the sink is what it is by video, and any other environment plays the same as before.
+"""
 
 from __future__ import annotations
 
@@ -98,9 +101,10 @@ def test_what_it_cannot_look_at(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_packing_is_learnt_from_pixels(tmp_path: Path) -> None:
     torch.manual_seed(0)
+    network = partial(VectorScores, observations=["features"])
     made = OffPolicy(
         FromPixels(SeenBins(4, **BINS), 2, (16, 16)),
-        partial(DQN, network=partial(VectorScores, observations=["features"]), exploration=EpsilonGreedy(frames=100)),
+        partial(DQN, network=network, exploration=EpsilonGreedy(frames=100)),
         encoder=ClipEncoder(num_features=8),
         shift=0,
         replay=partial(ClipReplay, capacity=60),
@@ -137,7 +141,8 @@ def test_the_page_shows_what_a_policy_sees_of_it() -> None:
     played(env, 4)
     for index in (0, 3):
         clip = env.observation(index)["clip"][0]
-        shown = env.overlay("seen", index, 48, 48, None)  # frames of 16x24, below each other
+        # Frames of 16×24 pixels, below each other.
+        shown = env.overlay("seen", index, 48, 48, None)
         for frame, top in zip(clip, (0, 16, 32), strict=True):
             assert torch.equal(shown[top : top + 16, 12:36].permute(2, 0, 1), frame)
     assert not torch.equal(env.overlay("seen", 0, 48, 48, None), env.overlay("seen", 3, 48, 48, None))

@@ -1,4 +1,7 @@
-"""States from outside: whatever is wrong with one is said in one line, and nothing has changed then."""
+"""States from outside.
+
+Whatever is wrong with one is said in one line, and nothing has changed then.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -38,28 +42,29 @@ def marine(**changes: Any) -> MarineNavEnv:
 
 @pytest.fixture(scope="module")
 def played() -> dict[str, BatchedEnv]:
-    boxes, solids, sea = packing("three visible"), packing("irregular", num_envs=2), marine()
+    boxes = packing("three visible")
+    solids = packing("irregular", num_envs=2)
+    sea = marine()
     for env in (boxes, solids):
         play(env, 3)
     sea.rollout(3, break_when_any_done=False)
     return {"boxes": boxes, "solids": solids, "sea": sea}
 
 
-FORMS: list[tuple[Change, str]] = [
-    (lambda value: value.tolist(), "must be a tensor; got "),
-    (lambda value: None, "must be a tensor; got none"),
-    (lambda value: value.to(torch.complex64), "must be of dtype .*; got complex64"),
-    (lambda value: value.to("meta"), "must be a dense tensor with data; got one without"),
-    (lambda value: value[:-1], r"must have shape \(.*\); got \("),
-    (lambda value: value[None], r"must have shape \(.*\); got \(1, "),
-    (lambda value: value.to_sparse(), "must be a dense tensor with data; got one of layout sparse_coo"),
-]
+FORMS: list[tuple[Change, str]] = []
+FORMS.append((lambda value: value.tolist(), "tensor; got "))
+FORMS.append((lambda value: None, "tensor; got none"))
+FORMS.append((lambda value: value.to(torch.complex64), "dtype .*; got complex64"))
+FORMS.append((lambda value: value.to("meta"), "data; got one without"))
+FORMS.append((lambda value: value[:-1], r"shape \(.*\); got \("))
+FORMS.append((lambda value: value[None], r"shape \(.*\); got \(1, "))
+FORMS.append((lambda value: value.to_sparse(), "dense .*; got one of layout sparse_coo"))
 
 
 @pytest.mark.parametrize("name", ["boxes", "solids", "sea"])
 def test_every_entry_has_its_form(played: dict[str, BatchedEnv], name: str) -> None:
     env = played[name]
-    for entry in env._env_state():
+    for entry in set(env.state_dict()) - {"seed"}:
         for change, message in FORMS:
             refused(env, entry, change, message)
 
@@ -114,7 +119,10 @@ def test_no_value_that_the_environment_could_not_have_written(played: dict[str, 
 
 
 def refused(env: BatchedEnv, entry: str, change: Change, message: str) -> None:
-    """A changed state is refused in one line, by every door, and the environment is as it was."""
+    """A changed state is refused in one line, in every way of loading it.
+
+    The environment is unchanged.
+    """
     before = env.state_dict()
     changed = before | {entry: change(before[entry])}
     with pytest.raises(ValueError, match=message) as error:
@@ -137,8 +145,11 @@ def refused(env: BatchedEnv, entry: str, change: Change, message: str) -> None:
 def test_a_state_that_is_assigned_is_copied(played: dict[str, BatchedEnv], name: str) -> None:
     env: Any = played[name].like(played[name].num_envs)
     env.state = played[name].state  # type: ignore[attr-defined]
-    ours, theirs = env._env_state(), played[name]._env_state()
-    assert all(torch.equal(ours[key], theirs[key]) and ours[key] is not theirs[key] for key in ours)
+    theirs = vars(played[name].state)
+    for key, value in vars(env.state).items():
+        # A state without cells that bear load has None for them.
+        assert value is None or torch.equal(value, theirs[key]), key
+        assert value is None or value is not theirs[key], key
     with pytest.raises(ValueError, match=r"\.state: \w+ must be a tensor; got none$"):
         env.state = None
 
@@ -194,13 +205,11 @@ def test_a_third_environment_declares_its_bounds() -> None:
 # -- what else comes in at a step ------------------------------------------------------------------------------------
 
 
-ACTIONS: list[tuple[Any, str]] = [
-    (None, "none"),
-    (torch.zeros(3), r"float32 of shape \(3,\) on cpu"),
-    (torch.zeros(3, dtype=torch.bool), r"bool of shape \(3,\) on cpu"),
-    (torch.zeros(3, 2, dtype=torch.int64), r"int64 of shape \(3, 2\) on cpu"),
-    (torch.zeros(3, dtype=torch.complex64), r"complex64 of shape \(3,\) on cpu"),
-]
+ACTIONS: list[tuple[Any, str]] = [(None, "none")]
+ACTIONS.append((torch.zeros(3), r"float32 of shape \(3,\) on cpu"))
+ACTIONS.append((torch.zeros(3, dtype=torch.bool), r"bool of shape \(3,\) on cpu"))
+ACTIONS.append((torch.zeros(3, 2, dtype=torch.int64), r"int64 of shape \(3, 2\) on cpu"))
+ACTIONS.append((torch.zeros(3, dtype=torch.complex64), r"complex64 of shape \(3,\) on cpu"))
 
 
 def test_actions_of_another_kind_or_shape() -> None:
@@ -242,13 +251,13 @@ def test_actions_of_robots_of_another_kind_or_shape(changes: dict[str, Any], act
 
 
 def test_a_thrust_that_is_no_number_is_none() -> None:
-    env, twin = marine(), marine()
-    nothing, odd = torch.zeros(2, 2, 2), torch.full((2, 2, 2), float("nan"))
-    ours, theirs = (
-        each.step(each.reset().set(("robots", "action"), action))["next"]
-        for each, action in ((env, odd), (twin, nothing))
-    )
-    assert torch.equal(ours["robots", "observation"], theirs["robots", "observation"])
+    def after(thrust: Tensor) -> Tensor:
+        env = marine()
+        current = env.reset().set(("robots", "action"), thrust)
+        return env.step(current)["next", "robots", "observation"]
+
+    nan = torch.full((2, 2, 2), float("nan"))
+    assert torch.equal(after(nan), after(torch.zeros(2, 2, 2)))
 
 
 @pytest.mark.parametrize("mask", [torch.ones(3, 1), torch.ones(3, 2, dtype=torch.bool)])
@@ -281,14 +290,18 @@ def spoil(observation: TensorDict) -> None:
         value.copy_(~value if value.dtype == torch.bool else value.new_full(value.shape, 3))
 
 
-SEEN: dict[str, Callable[..., Any]] = {
-    "boxes": lambda **changes: packing("three visible", **changes),
-    "solids": lambda **changes: packing("irregular", num_envs=2, **changes),
-    "masks only": lambda **changes: packing("masks only", **changes),
-    "sea": lambda **changes: marine(max_steps=4, **changes),
-    "one robot": lambda **changes: MarineNavEnv(
+def one_robot(**changes: Any) -> MarineNavEnv:
+    return MarineNavEnv(
         2, robots=1, cores=1, obstacles=1, pool=2, flat=True, device="cpu", seed=0, max_steps=3, **changes
-    ),
+    )
+
+
+SEEN: dict[str, Callable[..., Any]] = {
+    "boxes": partial(packing, "three visible"),
+    "solids": partial(packing, "irregular", num_envs=2),
+    "masks only": partial(packing, "masks only"),
+    "sea": partial(marine, max_steps=4),
+    "one robot": one_robot,
 }
 
 

@@ -1,4 +1,7 @@
-"""An environment is found to be watched: by its own methods, or by the module beside it."""
+"""How an environment is found to be viewable.
+
+By its own methods, or by the module next to it.
+"""
 
 from __future__ import annotations
 

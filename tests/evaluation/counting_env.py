@@ -1,4 +1,7 @@
-"""A small environment of no family, with outcomes and pictures, whose episodes can be worked out by hand."""
+"""A small environment of no task, with outcomes and pictures.
+
+Its episodes can be worked out by hand.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,15 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torchrl.data import Binary, Categorical, Unbounded
+from torchrl.data import Binary, Categorical, TensorSpec, Unbounded
 
 from torchrl_gpu.envs.episodic import Advanced, EpisodicEnv
 
 
 class CountingEnv(EpisodicEnv):
-    """Adds up actions 0, 1 or 2 until the sum reaches a goal; each step costs 1, and overshooting 10.
+    """Adds up actions 0, 1 or 2 until the sum reaches a goal.
+
+    Each step costs 1, and overshooting 10.
 
     The goal of an episode follows from the seed and the number of the row: 2, 3, 4 or 5.
     """
@@ -21,9 +26,12 @@ class CountingEnv(EpisodicEnv):
         self, num_envs: int = 4, *, masked: bool = True, device: str = "cpu", seed: int = 0, first_env: int = 0
     ) -> None:
         self.masked = masked
+        observations: dict[str, TensorSpec] = {"left": Unbounded((1,))}
+        if masked:
+            observations["action_mask"] = Binary(3, dtype=torch.bool)
         super().__init__(
             num_envs,
-            observations={"left": Unbounded((1,))} | ({"action_mask": Binary(3, dtype=torch.bool)} if masked else {}),
+            observations=observations,
             action=Categorical(3, shape=(), dtype=torch.int64),
             outcomes={"exact": Binary(1, dtype=torch.bool)},
             max_steps=10_000,

@@ -17,12 +17,16 @@ GIB = 1 << 30
 @pytest.mark.parametrize(
     ("episodes", "each", "device", "free", "expected"),
     [
-        (48, 60 << 20, CPU, 16 * GIB, 16),  # 17 fit in 1 GiB: three batches of 16
-        (48, 60 << 20, CPU, GIB, 8),  # 8 fit in half of it
+        # 17 fit into 1 GiB: three batches of 16.
+        (48, 60 << 20, CPU, 16 * GIB, 16),
+        # 8 fit into half of it.
+        (48, 60 << 20, CPU, GIB, 8),
         (48, 60 << 20, GPU, 16 * GIB, 48),
-        (200, 60 << 20, GPU, 16 * GIB, 100),  # 136 fit: two batches
+        # 136 fit: two batches.
+        (200, 60 << 20, GPU, 16 * GIB, 100),
         (1000, 1 << 10, CPU, 16 * GIB, 1000),
-        (5, 4 * GIB, CPU, GIB, 1),  # one is always tried
+        # One is always tried.
+        (5, 4 * GIB, CPU, GIB, 1),
     ],
 )
 def test_numbers_by_hand(episodes: int, each: int, device: torch.device, free: int, expected: int) -> None:
@@ -38,7 +42,8 @@ def test_bytes_of_a_decision_by_hand() -> None:
     env = packing_env(3)
 
     def policy(state: TensorDictBase) -> TensorDictBase:
-        wide = state["legal_mask"].double().repeat(2, *[1] * 4)[: len(state)]  # ×8 bytes, and twice that
+        # 8 times the bytes, and twice that.
+        wide = state["legal_mask"].double().repeat(2, *[1] * 4)[: len(state)]
         return state.set("action", wide.flatten(1).argmax(1))
 
     maps = env.num_actions

@@ -1,4 +1,7 @@
-"""A policy's episodes as rows: those that it would play by itself, each in its place, in as few bytes as hold them."""
+"""A policy's episodes as rows.
+
+They are those that it would play by itself, each in its place, in the narrowest types.
+"""
 
 from __future__ import annotations
 

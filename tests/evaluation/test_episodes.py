@@ -1,4 +1,7 @@
-"""Episodes of an environment of no family: by hand, whatever the batch, and what is shown and written of them."""
+"""Episodes of an environment of no task.
+
+By hand, whatever the batch, and what is shown and written of them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,8 @@ from torchrl_gpu.evaluation.episodes import EpisodeSuite, score_names, suite_for
 from torchrl_gpu.evaluation.random_actions import RandomActions
 
 Policy = Callable[[TensorDictBase], TensorDictBase]
-GOALS = [2 + (3 + 7 * number) % 4 for number in range(9)]  # of seed 3: 5, 4, 3, 2, 5, 4, 3, 2, 5
+# Goals of seed 3: 5, 4, 3, 2, 5, 4, 3, 2, 5.
+GOALS = [2 + (3 + 7 * number) % 4 for number in range(9)]
 
 
 def always(action: int) -> Policy:
@@ -34,7 +38,8 @@ def test_episodes_by_hand() -> None:
     assert results.returned.tolist() == [goal * -1 // 2 - 10.0 * (goal % 2) for goal in GOALS]
     assert list(results.scores()) == ["exact", "return", "length"] == list(score_names(CountingEnv(1)) or ())
     assert results.scores()["exact"] == pytest.approx(4 / 9)
-    assert results.decisions == 4 * sum(int(part.max()) for part in results.length.split(4))  # for every row of a batch
+    # Every row of a batch counts.
+    assert results.decisions == 4 * sum(int(part.max()) for part in results.length.split(4))
 
 
 @pytest.mark.parametrize("size", [1, 4, None])
@@ -65,7 +70,8 @@ def test_the_baseline_is_random(masked: bool) -> None:
     suite = suite_of_nine(masked=masked)
     results = suite.play(suite.baselines()["random"])
     assert len(results.length.unique()) > 2
-    assert (results.scores()["exact"] == 1) is masked  # what overshoots is not legal
+    # What overshoots is not legal.
+    assert (results.scores()["exact"] == 1) is masked
 
 
 def test_table_and_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -98,7 +104,8 @@ def test_pictures_are_of_the_ends_of_the_first_episodes() -> None:
     pictures = suite.pictures(3, 64)
     assert pictures.shape == (3, 48, 64, 3)
     assert pictures[:, 0, 0, 0].tolist() == [10 * goal for goal in GOALS[:3]]
-    assert torch.equal(suite.play(always(1)).length, played.length)  # drawing leaves the episodes as they are
+    # Drawing leaves the episodes unchanged.
+    assert torch.equal(suite.play(always(1)).length, played.length)
 
 
 def test_a_film_of_the_episode_in_the_middle(tmp_path: Path) -> None:
@@ -107,7 +114,8 @@ def test_a_film_of_the_episode_in_the_middle(tmp_path: Path) -> None:
     # of nine, five overshoot: the fifth by (exact, number) has the number 8, which ends with the sum 6
     with Image.open(tmp_path / "episode.png") as picture, Image.open(tmp_path / "episode.gif") as film:
         assert picture.getpixel((0, 0)) == (60, 60, 60)
-        assert film.n_frames == 4  # the sums 0, 2, 4 and 6
+        # The sums 0, 2, 4 and 6.
+        assert film.n_frames == 4
 
 
 def test_long_films_have_few_frames(tmp_path: Path) -> None:
@@ -118,7 +126,8 @@ def test_long_films_have_few_frames(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CountingEnv, "pictures", lambda *args: drawn.append(1) or pictures(*args))
         suite.draw(tmp_path)
-    assert len(drawn) == 101  # after 0, 2, …, 198 and 200 steps
+    # After 0, 2, …, 198 and 200 steps.
+    assert len(drawn) == 101
 
 
 def test_an_environment_that_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,10 @@ from torchrl_gpu.evaluation.estimates import (
 
 
 def test_errors_by_hand() -> None:
-    assert share_error(0.3, 10) == pytest.approx(0.1449, abs=1e-4)  # √(0.3 · 0.7 / 10)
-    assert share_error(0.815, 600) == pytest.approx(0.0159, abs=1e-4)  # √(0.815 · 0.185 / 600)
+    # √(0.3 · 0.7 / 10).
+    assert share_error(0.3, 10) == pytest.approx(0.1449, abs=1e-4)
+    # √(0.815 · 0.185 / 600).
+    assert share_error(0.815, 600) == pytest.approx(0.0159, abs=1e-4)
     # Of none and of all: one success and one failure more, 1 of 12 and 101 of 102.
     assert share_error(0.0, 10) == pytest.approx((1 / 12 * 11 / 12 / 12) ** 0.5)
     assert share_error(1.0, 100) == pytest.approx((101 / 102 * 1 / 102 / 102) ** 0.5)
@@ -62,7 +64,8 @@ def test_what_is_no_share_is_refused(share: float, count: int) -> None:
 
 
 def test_mean_and_standard_error() -> None:
-    figure = estimate(torch.tensor([1.0, 2.0, 6.0]))  # squares 4, 1, 9: 14/2 = 7, over 3
+    # Squares are 4, 1 and 9: 14/2 = 7, over 3.
+    figure = estimate(torch.tensor([1.0, 2.0, 6.0]))
     assert (figure.mean, figure.error) == (pytest.approx(3), pytest.approx((7 / 3) ** 0.5))
 
 
@@ -88,20 +91,19 @@ def test_beyond_two_standard_errors(mean: float, error: float, is_significant: b
 
 # Differences of `better` from `rule`: C 0.1, 0.2, 0.3, mean 0.2, standard error 0.1/√3 = 0.0577;
 # P −0.1, 0.1, 0.0, mean 0, standard error 0.0577; objects 1, 0, 1, mean 0.67, standard error 0.5774/√3 = 0.3333.
-METHODS = {
-    "rule": {
-        "C": torch.tensor([0.4, 0.5, 0.6]),
-        "P": torch.tensor([0.8, 0.8, 0.8]),
-        "objects": torch.tensor([10.0, 20.0, 30.0]),
-        "ms/object": torch.tensor([2.0]),
-    },
-    "better": {
-        "C": torch.tensor([0.5, 0.7, 0.9]),
-        "P": torch.tensor([0.7, 0.9, 0.8]),
-        "objects": torch.tensor([11.0, 20.0, 31.0]),
-        "utilization": torch.tensor([0.25, 0.35, 0.45]),
-    },
+_RULE = {
+    "C": torch.tensor([0.4, 0.5, 0.6]),
+    "P": torch.tensor([0.8, 0.8, 0.8]),
+    "objects": torch.tensor([10.0, 20.0, 30.0]),
+    "ms/object": torch.tensor([2.0]),
 }
+_BETTER = {
+    "C": torch.tensor([0.5, 0.7, 0.9]),
+    "P": torch.tensor([0.7, 0.9, 0.8]),
+    "objects": torch.tensor([11.0, 20.0, 31.0]),
+    "utilization": torch.tensor([0.25, 0.35, 0.45]),
+}
+METHODS = {"rule": _RULE, "better": _BETTER}
 
 
 def rows_of(methods: dict[str, dict[str, Tensor]], reference: str = "rule") -> dict[str, dict[str, str]]:
@@ -113,7 +115,8 @@ def rows_of(methods: dict[str, dict[str, Tensor]], reference: str = "rule") -> d
 
 def test_differences_are_taken_case_by_case() -> None:
     spread = torch.tensor([0.0, 100.0, 200.0])
-    assert paired(spread + 1, spread) == Estimate(1.0, 0.0)  # cases differ by far more than methods
+    # Cases differ by far more than methods.
+    assert paired(spread + 1, spread) == Estimate(1.0, 0.0)
     found = differences(METHODS, "rule")
     assert set(found) == {"better"}
     assert found["better"]["C"].mean == pytest.approx(0.2)
@@ -128,7 +131,8 @@ def test_the_table_by_hand() -> None:
     assert rows["rule"]["C"] == "0.500 ± 0.058"
     assert rows["better"]["C"] == "0.700 ± 0.115\n+0.200 ± 0.058 *"
     assert rows["better"]["P"] == "0.800 ± 0.058\n+0.000 ± 0.058"
-    assert rows["better"]["objects"] == "20.67 ± 5.78\n+0.67 ± 0.33"  # 2/3 is not more than 2·1/3
+    # 2/3 is not more than 2·1/3.
+    assert rows["better"]["objects"] == "20.67 ± 5.78\n+0.67 ± 0.33"
     assert rows["better"]["utilization"] == "35.0% ± 5.8%"
     assert (rows["rule"]["utilization"], rows["better"]["ms/object"]) == ("–", "–")
     assert rows["rule"]["ms/object"] == "2.0"

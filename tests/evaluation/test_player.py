@@ -1,4 +1,7 @@
-"""Playing a step at a time gives the episodes that the environment would play, and leaves no trace."""
+"""Playing a step at a time.
+
+It gives the episodes that the environment would play, and has no side effects.
+"""
 
 from __future__ import annotations
 
@@ -77,14 +80,17 @@ def test_a_policy_acts_greedily_and_stays_in_its_mode() -> None:
     agent.policy.train()
     frozen = next(each for each in agent.policy.modules() if isinstance(each, nn.Conv2d))
     frozen.eval()
-    one, other = (ends(Player(packing_env(2), agent.policy, seed), 12) for seed in (0, 1))
-    assert one == other  # nothing is drawn
+    one = ends(Player(packing_env(2), agent.policy, 0), 12)
+    other = ends(Player(packing_env(2), agent.policy, 1), 12)
+    # Nothing is drawn.
+    assert one == other
     assert modes == [False] * 24
     assert agent.policy.training
     assert not frozen.training
 
 
-DISCRETE, CONTINUOUS = ("Rainbow", "IQN"), ("SAC", "ACIQN")  # that draw
+# Agents that draw.
+DISCRETE, CONTINUOUS = ("Rainbow", "IQN"), ("SAC", "ACIQN")
 
 
 def test_a_packing_agent_says_what_it_would_do_and_what_that_is_worth() -> None:
@@ -174,8 +180,8 @@ def test_what_a_player_shows_next_is_what_it_does_next() -> None:
         player.step()
         assert torch.equal(before, torch.get_rng_state())
         _, orientation, x, y = env.placements[0, 0].tolist()
-        slot, turn, gx, gy = (int(part) for part in torch.unravel_index(shown, env.action_shape))
-        assert (slot, turn, gx, gy) == (0, orientation, x, y)
+        place = [int(part) for part in torch.unravel_index(shown, env.action_shape)]
+        assert place == [0, orientation, x, y]
 
 
 def test_it_is_made_when_it_is_asked_for() -> None:
@@ -184,7 +190,8 @@ def test_it_is_made_when_it_is_asked_for() -> None:
     env.reset()
 
     def make() -> Any:
-        torch.rand(3)  # weights of a network, say
+        # For example, the weights of a network.
+        torch.rand(3)
         made.append(DeepestBottomLeft(env))
         return made[-1]
 

@@ -42,7 +42,9 @@ def test_what_it_does_is_in_the_spec_legal_and_not_always_the_same(env: BatchedE
 
 @pytest.mark.parametrize("env", [CountingEnv(4, masked=False), marine_env("v3", 4)], ids=["discrete", "continuous"])
 def test_a_row_draws_the_same_whatever_is_beside_it(env: BatchedEnv) -> None:
-    keys, policy, current = torch.arange(4), RandomActions(env), env.reset()
+    keys = torch.arange(4)
+    policy = RandomActions(env)
+    current = env.reset()
     with keyed_draws(keys):
         whole = policy(current.clone())
     with keyed_draws(keys[2:]):

@@ -1,4 +1,7 @@
-"""Episodes in MCAP files: those that were played, frame by frame and number by number; and which of them."""
+"""Episodes in MCAP files.
+
+Those that were played, frame by frame and number by number, and which of them.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,11 @@ def test_a_file_holds_the_episode_that_was_played(tmp_path: Path, monkeypatch: p
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [path.name for path in paths]
     found, env = read(paths[3]), suite.like(5)
     suite.begin(env, 0)
-    pictures, packed, actions, values, rewards = [], [], [], [], []
+    pictures = []
+    packed = []
+    actions = []
+    values = []
+    rewards = []
     with evaluation(env, policy) as current:
         done = False
         while not done:
@@ -56,7 +63,9 @@ def test_a_file_holds_the_episode_that_was_played(tmp_path: Path, monkeypatch: p
     times = [BEGIN + 250_000_000 * i for i in range(length + 1)]
     spans = {"/camera": times, "/scene": times, "/episode/return": times, "/episode/utilization": times}
     spans |= {"/action": times[:-1], "/value": times[:-1], "/reward": times[1:], "/episode/num_packed": times}
-    assert {topic: [time for time, _ in each] for topic, each in found.messages.items()} == spans
+    assert set(found.messages) == set(spans)
+    for topic, messages in found.messages.items():
+        assert [time for time, _ in messages] == spans[topic]
     for topic in ("/camera", "/action", "/reward"):
         assert [stamp(each) for _, each in found.messages[topic]] == spans[topic]
     assert [list(each.values) for _, each in found.messages["/action"]] == actions
@@ -64,7 +73,8 @@ def test_a_file_holds_the_episode_that_was_played(tmp_path: Path, monkeypatch: p
     assert numbers(found.messages["/reward"]) == rewards
     np.testing.assert_allclose(numbers(found.messages["/episode/return"])[1:], np.cumsum(rewards), atol=1e-6)
     decoded = frames([each for _, each in found.messages["/camera"]])
-    off = np.array([[np.abs(a.astype(int) - b).mean() for b in pictures] for a in decoded])  # of each from each
+    # Distances of each from each.
+    off = np.array([distances(each, pictures) for each in decoded])
     assert off.diagonal().max() < 5, "H.264 loses little"
     assert (off.diagonal() == off.min(1)).all(), "and each frame is nearest to its own picture"
     assert len({picture.tobytes() for picture in pictures}) >= length, "which differ, but for a box behind others"
@@ -75,8 +85,15 @@ def test_a_file_holds_the_episode_that_was_played(tmp_path: Path, monkeypatch: p
     assert float(about["utilization"]) == pytest.approx(sum(rewards))
 
 
+def distances(decoded: np.ndarray, pictures: list[np.ndarray]) -> list[float]:
+    return [np.abs(decoded.astype(int) - picture).mean() for picture in pictures]
+
+
 def boxes(env: Any, row: int) -> np.ndarray:
-    """Lower and upper corners of the items in a bin by the environment's own cells, (M, 6)."""
+    """Lower and upper corners of the items in a bin, (M, 6).
+
+    By the environment's own cells.
+    """
     placed = env.placements[row, : int(env.num_packed[row])].long()
     item, orientation = placed[:, 0], placed[:, 1]
     low = torch.cat([placed[:, 2:] * torch.tensor(env.cell), env.placement_z[row, : len(placed), None]], 1)
@@ -89,22 +106,25 @@ def cubes(scene: Any) -> np.ndarray:
     """The same of a scene's cubes, turned as it says."""
     found = []
     for cube in scene.entities[0].cubes:
-        q, p, s = cube.pose.orientation, cube.pose.position, cube.size
-        w, x, y, z = q.w, q.x, q.y, q.z
-        turn = np.array(
-            [
-                [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
-                [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
-                [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
-            ]
-        )
-        half = np.abs(turn @ np.diag([s.x, s.y, s.z])).sum(1) / 2
-        found.append([*(np.array([p.x, p.y, p.z]) - half), *(np.array([p.x, p.y, p.z]) + half)])
+        place = cube.pose.position
+        middle = np.array([place.x, place.y, place.z])
+        size = np.array([cube.size.x, cube.size.y, cube.size.z])
+        # A turned cuboid reaches as far along an axis as its turned sides together.
+        half = np.abs(rotation(cube.pose.orientation) * size).sum(1) / 2
+        found.append([*(middle - half), *(middle + half)])
     return np.array(found).reshape(-1, 6)
 
 
+def rotation(quaternion: Any) -> np.ndarray:
+    """Rotation matrix of a unit quaternion, by Euler and Rodrigues."""
+    axis = np.array([quaternion.x, quaternion.y, quaternion.z])
+    # Matrix of the cross product by the axis.
+    cross = np.cross(np.eye(3), axis)
+    return np.eye(3) + 2 * quaternion.w * cross + 2 * cross @ cross
+
+
 def greedy(seen: TensorDictBase) -> TensorDictBase:
-    """Adds two wherever that is not too much, and where one is left, too: which fails for odd goals."""
+    """Always adds two, which overshoots odd goals."""
     return seen.set("action", torch.full_like(seen["left"][:, 0], 2, dtype=torch.int64))
 
 
@@ -124,16 +144,19 @@ def test_which_are_written(
 ) -> None:
     monkeypatch.setattr(recording, "_MOST_SIDE_BY_SIDE", side_by_side)
     env = CountingEnv(1, masked=False, seed=2)
-    goals = [2 + (2 + 7 * i) % 4 for i in range(5)]  # what the environment says of its episodes
+    # What the environment says of its episodes.
+    goals = [2 + (2 + 7 * i) % 4 for i in range(5)]
     returns = [-((goal + 1) // 2) - 10 * (goal % 2) for goal in goals]
     order = sorted(range(5), key=lambda i: returns[i])
     failed = [i for i in range(5) if goals[i] % 2]
+    best = sorted(range(5), key=lambda i: -returns[i])
+    long = [i for i in range(5) if returns[i] < -2.5]
     wanted = {
         "failed": failed,
         "first failed": failed[:1],
         "worst": sorted(order[:2]),
-        "best": sorted(sorted(range(5), key=lambda i: -returns[i])[:2]),
-        "long": [i for i in range(5) if returns[i] < -2.5],
+        "best": sorted(best[:2]),
+        "long": long,
         "all": list(range(5)),
     }[expected]
     told: list[int] = []
@@ -155,7 +178,8 @@ def test_robots_are_in_the_scene(tmp_path: Path) -> None:
     found = read(path)
     (_, first), *_ = found.messages["/scene"]
     (entity,) = first.entities
-    assert (len(entity.cubes), len(entity.cylinders), len(entity.lines)) == (2, 2 + 2, 1)  # obstacles, and goals
+    # Obstacles, and goals.
+    assert (len(entity.cubes), len(entity.cylinders), len(entity.lines)) == (2, 2 + 2, 1)
     assert [len(each.values) for _, each in found.messages["/action"]] == [2, 2, 2]
 
 

@@ -1,4 +1,7 @@
-"""The mode of every evaluation; the joining of batches is tested where there are results to join."""
+"""The conditions of every evaluation.
+
+Joining batches is tested where there are results to join.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,8 @@ def test_a_module_acts_in_eval_mode_without_gradients_and_greedily() -> None:
         assert not policy.training
         assert not torch.is_grad_enabled()
         assert exploration_type() is ExplorationType.DETERMINISTIC
-        assert current["left"].flatten().tolist() == [2 + (1 + 7 * row) % 4 for row in (0, 1)]  # it began anew
+        # It began anew.
+        assert current["left"].flatten().tolist() == [2 + (1 + 7 * row) % 4 for row in (0, 1)]
     assert policy.training
 
 

@@ -76,7 +76,7 @@ def clip_observations(clip: Tensor, num_shown: Tensor, step_count: Tensor) -> di
 def sheet(clip: Tensor, width: int, height: int) -> Tensor:
     """Draw the frames of one clip (T, 3, H, W) row by row on one sheet.
 
-    Frames are enlarged by the largest whole factor for which there is room, and shrunk where there is none.
+    Frames are enlarged by the largest whole factor that fits, or shrunk if none does.
 
     Returns:
         uint8 (height, width, 3), RGB.

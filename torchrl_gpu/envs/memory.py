@@ -30,7 +30,7 @@ Whatever learns from them needs the rest.
 """
 
 Placement = Literal["auto", "device", "host"]
-"""Where a store is kept; "auto" is the device where it fits, else the host."""
+"""Where a store is kept; "auto" is the device if it fits there, otherwise the host."""
 
 # A step takes up to five times what an environment always holds. Beyond this factor, measuring cannot change the
 # answer.

@@ -67,6 +67,7 @@ def play_rows(
     for name in dtypes:
         rows[name] = torch.cat([batch.rows[name] for batch in batches])
     lengths = torch.cat([batch.lengths for batch in batches])
+    # Those who load the file get the dtypes of the environment back.
     narrowed = {name: dtype for name, dtype in dtypes.items() if dtype != rows[name].dtype}
     facts = {
         "env": type(env).__name__,
@@ -132,7 +133,10 @@ def _narrowest(value: Tensor) -> Tensor:
 
     Other values are returned unchanged.
     """
-    if value.dtype == torch.bool or not value.numel() or bool((value != value.round()).any()):
+    if value.dtype == torch.bool or not value.numel():
+        return value
+    # Counts and heights in cells are often floats. As bytes, they take a quarter of a file.
+    if bool((value != value.round()).any()):
         return value
     low = value.min()
     high = value.max()

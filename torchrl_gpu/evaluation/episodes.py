@@ -25,7 +25,7 @@ from torchrl_gpu.tasks import load_part, task_of
 # Pictures of a film.
 MOST_FRAMES = 150
 
-# Steps of an episode, which else might never end.
+# Steps of an episode, which otherwise might never end.
 MOST_STEPS = 10_000
 
 Actions = dict[str, list[object]]
@@ -84,7 +84,7 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
 
     @property
     def headline(self) -> str:  # type: ignore[override]
-        """The first of the environment's outcomes, else the return."""
+        """The first of the environment's outcomes, or the return if there are none."""
         names = [*self.env.outcome_names, "return"]
         return names[0]
 
@@ -177,9 +177,11 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
         from torchrl_gpu.envs.pictures import save_gif, save_png
 
         assert self.last is not None
+        # The median episode is typical; the first, or the best, may be anything.
         values = self.last.per_episode()[self.headline]
         index = int(values.argsort(stable=True)[len(values) // 2])
         length = int(self.last.length[index])
+        # A film with every step of a long episode would take minutes to draw, and to watch.
         steps_per_frame = -(-length // MOST_FRAMES)
         frames = []
 
@@ -192,7 +194,10 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
         save_gif(torch.stack(frames), folder / "episode.gif", fps=12.0)
 
     def _replay(self, index: int, watch: Watch) -> None:
-        """Play the batch again that holds an episode."""
+        """Play the batch again that holds an episode.
+
+        Episodes are decided by their numbers, and policies draw the same in them, so that they are the same as before.
+        """
         assert self._batch is not None
         assert self._policy is not None
         env = self._batch[0]
@@ -267,6 +272,7 @@ def play_first(
             returned += torch.where(over, 0.0, reward)
             for name, values in env.episode_outcomes(after).items():
                 reached = values.reshape(-1)
+                # A row that is over keeps the outcomes of its first episode.
                 outcomes[name] = torch.where(over, outcomes.get(name, reached), reached)
             ended = (after["done"].reshape(-1) | (step == max_steps)) & ~over
             watch(step, reward, ended)
@@ -297,6 +303,7 @@ def score_names(env: BatchedEnv) -> tuple[str, ...] | None:
 
     They are None if somebody else has registered its suite.
     """
+    # Scores of a registered suite are known to its results alone.
     if suite_for.dispatch(type(env)) is not suite_for.dispatch(object):
         return None
     task = task_of(type(env))
@@ -319,6 +326,7 @@ def suite_for(
     if task is not None and task.suite:
         make: Callable[..., AnySuite] = load_part(task.suite)
         return make(env, num_episodes, seed=seed, pictures=pictures, batch_size=batch_size)
+    # Ranks and shards number their environments from elsewhere; the episodes of an evaluation are the same for all.
     unseen = env.like(1, seed=seed)
     unseen.renumber(0)
     return EpisodeSuite(unseen, pictures, num_episodes, batch_size)

@@ -55,6 +55,7 @@ def estimate(values: Tensor) -> Estimate:
     if values.dtype is torch.bool and len(values) > 1:
         share = values.double().mean().item()
         return Estimate(share, share_error(share, len(values)))
+    # Sums of many float32 values lose digits.
     values = values.double()
     return Estimate(values.mean().item(), standard_error(values))
 
@@ -94,8 +95,8 @@ def share_error(share: float, count: int) -> float:
 def percent(share: float, error: float) -> str:
     """Write a share, or a difference of two, ± its standard error in per cent.
 
-    The error keeps two digits where they are 10 to 35, otherwise one, and the share as many decimals: the rounding rule
-    of the Particle Data Group (Review of Particle Physics, introduction).
+    The error keeps two digits if they are 10 to 35, otherwise one, and the share has the same number of decimals: the
+    rounding rule of the Particle Data Group (Review of Particle Physics, introduction).
     """
     digits = max(0, math.ceil(-math.log10(100 * error / _TWO_DIGITS)))
     return f"{share:.{digits}%} ± {error:.{digits}%}"

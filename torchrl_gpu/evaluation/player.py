@@ -28,6 +28,7 @@ class Player:
     def __init__(self, env: BatchedEnv, policy: Policy, seed: int = 0) -> None:
         self.env = env
         self.policy = policy
+        # Its draws must not depend on what else draws in this process, such as a run that is being watched.
         devices = random_state(env.device)
         # States of torch's generators that the policy's next step draws from.
         self.generators = {each: torch.Generator(each).manual_seed(seed).get_state() for each in devices}
@@ -67,6 +68,7 @@ class Player:
 @contextmanager
 def eval_mode(policy: Policy) -> Iterator[None]:
     """Put a module into eval mode, and each of its parts back afterwards."""
+    # Each part on its own, since some may be in eval mode on purpose, such as a frozen encoder.
     parts = list(policy.modules()) if isinstance(policy, nn.Module) else []
     training = [each for each in parts if each.training]
     for each in training:
@@ -112,6 +114,7 @@ class Decisions:
             if self._generators is not None:
                 set_random_state(dict(self._generators()), self._device)
             with eval_mode(self._policy), set_exploration_type(ExplorationType.DETERMINISTIC):
+                # A policy whose values take extra work gives them by `decide` only.
                 decide = getattr(self._policy, "decide", self._policy)
                 written = decide(observation.copy())
         found = {_last(key): value[0] for key, value in written.items(True, True)}

@@ -86,6 +86,7 @@ def record_episodes(
     with _own_folder(Path(folder)):
         chosen = list(range(episodes))
         if choose != "all":
+            # Which are the worst is known once all are played.
             parts = []
             for first in batches:
                 suite.begin(env, first)
@@ -104,6 +105,7 @@ def record_episodes(
                     for row in rows:
                         recorder = EpisodeRecorder(path_of(first + row), view, row, size=size, fps=fps)
                         recorders[row] = files.enter_context(recorder)
+                    # Rows behind the last one that is recorded need not finish.
                     played = _play(env, policy, max(rows) + 1, recorders)
                     for row, recorder in recorders.items():
                         reached = {name: values[row].item() for name, values in played.items()}
@@ -155,6 +157,7 @@ def choose_episodes(values: Tensor, choose: str, most: int, below: float | None 
     if choose == "failures":
         failed = values.double() < (1.0 if below is None else below)
         return failed.nonzero().flatten().tolist()[:most]
+    # Stable, so that equal episodes are chosen by their numbers on every machine.
     ranked = values.double().argsort(descending=choose == "best", stable=True)
     return sorted(ranked[:most].tolist())
 

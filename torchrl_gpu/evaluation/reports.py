@@ -48,6 +48,7 @@ def _round_floats(content: object) -> object:
 def write_json(path: Path, content: object) -> None:
     """Write a file whole or not at all, and its folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # A reader, or a crash while writing, never meets half a file.
     fresh = path.with_suffix(".json-new")
     fresh.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     fresh.replace(path)

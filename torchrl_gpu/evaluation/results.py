@@ -123,6 +123,7 @@ class DecisionClock:
 
     def time(self, number: int, decide: Callable[Given, Made], *args: Given.args, **more: Given.kwargs) -> Made:
         """Call `decide`, and count its time for `number` decisions."""
+        # `now` waits for the device: without that, only launches would be measured.
         start = now(self.device)
         made = decide(*args, **more)
         self.decision_s += now(self.device) - start

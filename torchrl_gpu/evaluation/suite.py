@@ -205,6 +205,7 @@ class Suite(ABC, Generic[E, R]):
                 self.announce(f"{prefix}{self.unit} {first + 1} to {first + number} of {self.num_episodes}")
                 parts.append(self.evaluate(env, policy, number))
         finally:
+            # The environment may be that of the caller.
             self.begin(env, 0)
         return type(parts[0]).join(parts)
 
@@ -213,6 +214,7 @@ class Suite(ABC, Generic[E, R]):
 
         A new one is made only for policies that take more memory than those before.
         """
+        # Measuring takes as long as playing a few steps, so it is left out if the size is given.
         per_episode = 0
         if self.batch_size is None:
             per_episode = max(episode_bytes(self.env, policy) for policy in policies)
@@ -269,6 +271,7 @@ class Suite(ABC, Generic[E, R]):
         """
         others = self.baselines() if others is None else others
         policies = {other: each for other, each in others.items() if other != name}
+        # The policy plays last, so that pictures of what was played last are its own.
         policies[name] = policy
         results = self.play_all(policies)
         self.announce("")
@@ -287,6 +290,7 @@ class Suite(ABC, Generic[E, R]):
 
         A file of other plans that is there already is renamed first: `plans-1.json` and so on.
         """
+        # Rounded, so that plans of another machine are not taken for others.
         plans = without_noise(self.plans(self.play(policy)))
         self.announce("")
         aside = _move_others_aside(folder / self.plans_name, plans)
@@ -305,6 +309,7 @@ class Suite(ABC, Generic[E, R]):
 
         Here there is one, that of `compare`.
         """
+        # An option without effect would look as if it had one.
         given = [each.name for each in fields(options) if getattr(options, each.name) is not None]
         if given:
             raise ValueError(f"evaluate: --{given[0]} is for irregular packing, not for a {type(self).__name__}")
@@ -340,6 +345,7 @@ def _holds(path: Path, plans: list[PlainData]) -> bool:
         found = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
         return False
+    # Tuples and keys change on their way through JSON, so the plans take it, too.
     return bool(found == json.loads(json.dumps(plans)))
 
 

@@ -15,7 +15,8 @@ from torchrl_gpu.envs.adapters.agent_rows import AgentRows
 
 
 def test_a_robot_that_waits_earns_nothing_and_ends_no_more_whatever_its_environment_says() -> None:
-    env = env_of("v3", num_envs=2)  # of two robots
+    # Of two robots each.
+    env = env_of("v3", num_envs=2)
     rows = AgentRows(env, "Test")
     key = rows.group
 
@@ -35,13 +36,17 @@ def test_a_robot_that_waits_earns_nothing_and_ends_no_more_whatever_its_environm
 
 
 class Boundless(EpisodicEnv):
-    """Each of its observations is once infinite in either direction, and NaN once; episodes have one step."""
+    """Each observation is once infinite in either direction, and once NaN.
+
+    Episodes have one step.
+    """
 
     def __init__(self) -> None:
+        half = Bounded(torch.full((4,), -torch.inf), torch.full((4,), 7.0), (4,))
         observations = {
             "free": Unbounded((4,)),
             "bounded": Bounded(-2.0, 3.0, (4,)),
-            "half": Bounded(torch.full((4,), -torch.inf), torch.full((4,), 7.0), (4,)),
+            "half": half,
             "short": Unbounded((4,), dtype=torch.float16),
         }
         super().__init__(2, observations=observations, action=Categorical(2), max_steps=1, device="cpu", seed=0)
@@ -65,7 +70,11 @@ FINITE = {
 
 def plain(seen: Any) -> dict[str, list[float | None]]:
     """The first row of each observation, None for what is no number."""
-    return {name: [None if x != x else float(x) for x in value[0]] for name, value in seen.items()}
+    return {name: numbers(value[0]) for name, value in seen.items()}
+
+
+def numbers(values: Any) -> list[float | None]:
+    return [None if value != value else float(value) for value in values]
 
 
 def test_gymnasium_gets_finite_numbers_also_where_an_episode_ended() -> None:
@@ -96,8 +105,9 @@ def test_rsl_rl_gets_finite_numbers() -> None:
     from torchrl_gpu.envs import RslRlVecEnv
 
     env = RslRlVecEnv(Boundless())
-    assert plain(env.get_observations()) == {"policy": [x for each in FINITE.values() for x in each]}
-    assert plain(env.step(torch.zeros(2, 2))[0]) == {"policy": [x for each in FINITE.values() for x in each]}
+    joined = [*FINITE["free"], *FINITE["bounded"], *FINITE["half"], *FINITE["short"]]
+    assert plain(env.get_observations()) == {"policy": joined}
+    assert plain(env.step(torch.zeros(2, 2))[0]) == {"policy": joined}
 
 
 def test_items_have_their_bottom_at_the_bins_height_where_there_is_no_material() -> None:

@@ -1,4 +1,7 @@
-"""The environments under Gymnasium's contract of vector environments, and its own checker on one row of each."""
+"""Environments under Gymnasium's contract of vector environments.
+
+Its own checker looks at one row of each.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ ACTIONS = {"packing": (50, True), "v2": (9, True), "v3": (2, False), "dishes": (
 
 
 class OneRow(gymnasium.Env[Any, Any]):
-    """The first row of a vector environment that has only one; what it ended on stands until it is reset."""
+    """The only row of a vector environment.
+
+    Its last observation is kept until it is reset.
+    """
 
     metadata = GymnasiumVectorEnv.metadata
     render_mode = "rgb_array"
@@ -96,7 +102,10 @@ def test_what_it_gives_is_what_its_spaces_say(kind: str) -> None:
 
 @each_kind
 def test_rows_are_those_of_the_environment(kind: str) -> None:
-    """Against the environment itself, driven by the same actions: rewards, ends, what they end on and begin with."""
+    """Compare with the environment itself, driven by the same actions.
+
+    Rewards, ends, last and first observations.
+    """
     adapter, env = GymnasiumVectorEnv(env_of(kind)), env_of(kind)
     key = env.action_keys[0]
     group = key[:-1] if isinstance(key, tuple) else ()
@@ -179,12 +188,14 @@ def test_a_seed_begins_the_same_episodes(kind: str) -> None:
     assert data_equivalence(first, played(5), exact=True)
     assert not data_equivalence(first, other, exact=True)
     begun, _ = adapter.reset()
-    assert not data_equivalence(begun, adapter.reset()[0], exact=True)  # the next episodes
+    # The next episodes.
+    assert not data_equivalence(begun, adapter.reset()[0], exact=True)
 
 
 @each_kind
 def test_tensors_are_read_back_nowhere_and_stay(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "runs_on", lambda tensor: False)  # C++ rounds otherwise
+    # C++ rounds in another way.
+    monkeypatch.setattr(native, "runs_on", lambda tensor: False)
     env = env_of(kind, **({"backend": "eager"} if kind == "packing" else {}))
     arrays, tensors = GymnasiumVectorEnv(env_of(kind)), GymnasiumVectorEnv(env, output="torch")
     seen, infos = tensors.reset(seed=1)
@@ -212,7 +223,8 @@ def test_tensors_are_read_back_nowhere_and_stay(kind: str, monkeypatch: pytest.M
 
 
 def test_arrays_are_the_callers_own() -> None:
-    first, second = (GymnasiumVectorEnv(env_of("packing")) for _ in range(2))
+    first = GymnasiumVectorEnv(env_of("packing"))
+    second = GymnasiumVectorEnv(env_of("packing"))
     seen, infos = first.reset()
     second.reset()
     for value in (*seen.values(), *infos.values()):
@@ -293,7 +305,10 @@ def test_without_gymnasium_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 
 def played(kind: str, masked_at: int | None, steps: int = 12) -> tuple[list[Any], np.ndarray]:
-    """What a vector environment shows, with a reset of every other environment before one of the steps."""
+    """Observations of a vector environment, with a reset before one of the steps.
+
+    It resets every other environment.
+    """
     env = GymnasiumVectorEnv(env_of(kind))
     generator = np.random.default_rng(0)
     seen, infos = env.reset(seed=4)
@@ -327,7 +342,8 @@ def test_a_mask_restarts_its_rows_and_leaves_the_others_as_they_are(kind: str) -
     (masked, mask), (plain, _) = played(kind, 5), played(kind, None)
     for ours, theirs in zip(masked, plain, strict=True):
         assert data_equivalence(rows_of(ours, ~mask), rows_of(theirs, ~mask))
-    assert not data_equivalence(rows_of(masked[10], mask), rows_of(plain[10], mask))  # they begin anew
+    # They begin anew.
+    assert not data_equivalence(rows_of(masked[10], mask), rows_of(plain[10], mask))
     assert data_equivalence(masked[:10], plain[:10])
 
 

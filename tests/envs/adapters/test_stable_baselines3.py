@@ -34,7 +34,8 @@ def test_maskable_ppo_learns_to_pack() -> None:
     assert all(moved)
     lengths = [episode["l"] for episode in model.ep_info_buffer or ()]
     assert len(lengths) > 10
-    assert np.mean(lengths) > 2  # an action that is not legal would have ended the episode
+    # An illegal action would have ended the episode.
+    assert np.mean(lengths) > 2
 
 
 def test_its_own_ppo_learns_and_its_evaluation_counts_whole_episodes() -> None:

@@ -9,7 +9,10 @@ from torchrl_gpu.envs.dishes.economics import MOST_BROKEN, Economics
 
 
 def demand_of(prices: Economics, trend: float) -> float:
-    """Dishes that come in a slice; `prices.demand` on average over the trends of a shift."""
+    """Dishes that come in a slice.
+
+    On average over the trends of a shift they are `prices.demand`.
+    """
     return prices.demand * float(np.exp(trend - prices.demand_swing**2 / 2))
 
 
@@ -24,40 +27,54 @@ def work(
     weather: float,
     stationary: bool = False,
 ) -> Slice[float]:
-    """Result of a slice of one shift, from its stack, fatigue, wear and trend at the beginning.
+    """Return the result of a slice of one shift.
 
-    The action is (speed, care) in [0, 1]. `chance` in [0, 1) decides how many dishes break, as a Poisson number of at
-    most `MOST_BROKEN`; `weather`, standard normal, moves demand. A `stationary` shift has as many dishes as are wanted,
-    and neither stack, fatigue nor wear.
+    Args:
+        prices: Prices and rates.
+        stack, fatigue, wear, trend: At the beginning of the slice.
+        action: Speed and care in [0, 1].
+        chance: Decides how many dishes break, a Poisson number of at most `MOST_BROKEN`; in [0, 1).
+        weather: Moves demand; of mean 0 and variance 1.
+        stationary: Whether there are always enough dishes, and neither stack, fatigue nor wear.
     """
     speed, care = action
     if stationary:
-        waiting, load = np.inf, 0.0
+        waiting = np.inf
+        load = 0.0
     else:
         waiting = min(stack + demand_of(prices, trend), prices.stack_limit)
         load = waiting / prices.stack_limit
-    washed = min(waiting, prices.capacity * speed * (1 - prices.tired_share * fatigue))
+    capacity = prices.capacity * speed * (1 - prices.tired_share * fatigue)
+    washed = min(waiting, capacity)
+
     strain = 1 + prices.tired_odds * fatigue + prices.worn_odds * wear + prices.stacked_odds * load
     mean = washed * prices.fragility * speed * (1 - care) * strain
-    broken, term, total = 0, np.exp(-mean), np.exp(-mean)
-    while chance >= total and broken < MOST_BROKEN:
+    # Probabilities of exactly `broken` dishes, and of at most as many.
+    broken = 0
+    exactly = np.exp(-mean)
+    at_most = exactly
+    while chance >= at_most and broken < MOST_BROKEN:
         broken += 1
-        term *= mean / broken
-        total += term
+        exactly *= mean / broken
+        at_most += exactly
+
     reward = prices.value * (washed - broken) - prices.damage * broken
     reward -= prices.energy * speed**2 + prices.attention * care**2 + prices.wage
     if stationary:
         return Slice(stack, fatigue, wear, trend, washed, broken, reward)
+
     worn = wear + washed * prices.wear_per_dish
     if worn >= 1:
-        worn, reward = 0.0, reward - prices.tool
+        worn = 0.0
+        reward -= prices.tool
     effort = (speed**2 + care**2) / 2
     memory = prices.demand_memory
+    noise = prices.demand_swing * np.sqrt(1 - memory**2) * weather
     return Slice(
         stack=waiting - washed,
         fatigue=fatigue + prices.fatigue_rate * (effort - fatigue),
         wear=worn,
-        trend=memory * trend + prices.demand_swing * np.sqrt(1 - memory**2) * weather,
+        trend=memory * trend + noise,
         washed=washed,
         broken=broken,
         reward=reward,

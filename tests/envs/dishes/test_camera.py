@@ -1,4 +1,7 @@
-"""Pictures of the sink, pixel by pixel where that matters: what one picture tells, and what only motion does."""
+"""Pictures of the sink, pixel by pixel where that matters.
+
+What one picture shows, and what only motion does.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +45,8 @@ def test_a_stack_is_as_high_as_it_has_dishes() -> None:
 
 
 def test_fatigue_is_in_the_tremble_alone() -> None:
-    assert torch.equal(picture(fatigue=1.0), picture())  # at one moment of a tremble
+    # At one moment of a tremble.
+    assert torch.equal(picture(fatigue=1.0), picture())
     assert not torch.equal(picture(fatigue=1.0, shake=0.25), picture(shake=0.25))
 
 
@@ -51,7 +55,8 @@ def test_other_sizes_show_the_same(size: tuple[int, int]) -> None:
     state = {name: torch.tensor([0.3, 20.0])[:, None].flatten() for name in VISIBLE}
     pictures = Camera(*size, 60.0, torch.device("cpu")).draw(state, torch.tensor([0.1, 0.9]))
     assert pictures.shape == (2, 3, *size)
-    assert len(pictures[1].flatten(1).T.unique(dim=0)) >= 8  # colours
+    # At least eight colours.
+    assert len(pictures[1].flatten(1).T.unique(dim=0)) >= 8
 
 
 @pytest.mark.parametrize("speed", [0.0, 0.3, 1.0])
@@ -63,17 +68,21 @@ def test_phases_move_by_less_than_half_a_turn(speed: float) -> None:
         _, current = env.step_and_maybe_reset(current.set("action", torch.full((16, 2), speed)))
         for name, phase in before.items():
             moved = (env.entries[name] - phase).remainder(1.0)
-            assert ((moved < 0.5) | (moved > 1 - 1e-6)).all(), name  # a phase that rests may round to a whole turn
+            # A phase that rests may round to a whole turn.
+            assert ((moved < 0.5) | (moved > 1 - 1e-6)).all(), name
 
 
 def test_the_belt_shows_what_the_next_slice_brings() -> None:
     env = DishwashingEnv(64, device="cpu", seed=0, max_steps=50)
-    current, moved, stack = env.reset(), None, env.entries["stack"]
+    current = env.reset()
+    moved = None
+    stack = env.entries["stack"]
     for _ in range(10):
         belt = env.entries["belt"]
         _, current = env.step_and_maybe_reset(current.set("action", torch.zeros(64, 2)))
         came, stack = env.entries["stack"] - stack, env.entries["stack"]
-        room = stack < env.economics.stack_limit - 1e-3  # else some were turned away
+        # Otherwise some dishes were turned away.
+        room = stack < env.economics.stack_limit - 1e-3
         if moved is not None:
             torch.testing.assert_close(moved[room] / 0.45 * env.economics.stack_limit, came[room], atol=1e-3, rtol=0)
         moved = (env.entries["belt"] - belt).remainder(1.0)

@@ -1,4 +1,7 @@
-"""A slice of many shifts is the slice that `reference` defines, shift by shift; laws of both."""
+"""A slice of many shifts is what `reference` defines, shift by shift.
+
+Laws of both.
+"""
 
 from __future__ import annotations
 

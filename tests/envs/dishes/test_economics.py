@@ -1,4 +1,7 @@
-"""The best of a shift that does not move: the formula, every action on a grid, and dynamic programming agree."""
+"""The best actions of a stationary shift, found in three ways.
+
+The formula, every action on a grid, and dynamic programming agree.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ def test_the_shipped_prices_leave_a_choice() -> None:
 
 
 def expected_reward(prices: Economics, action: tuple[float, float], number: int = 4_000) -> float:
-    """Of the slice that `reference` defines, over every number of dishes that can break."""
+    """Reward of the slice that `reference` defines.
+
+    It is a mean over every number of dishes that can break.
+    """
     draws = (np.arange(number) + 0.5) / number
     numbers = [work(prices, 0.0, 0.0, 0.0, 0.0, action, chance, 0.0, stationary=True) for chance in draws]
     assert max(each.broken for each in numbers) <= MOST_BROKEN
@@ -73,14 +79,17 @@ def test_no_more_dishes_break_than_can(changes: dict[str, float]) -> None:
 
 
 def test_dynamic_programming_finds_the_same_policy() -> None:
-    """Backward over a shift of 20 slices, each state being the slice's number: the same action in each."""
+    """Dynamic programming backward over a shift of 20 slices.
+
+    A state is the slice's number. The action is the same in each.
+    """
     prices, grid = Economics(), np.linspace(0, 1, 51)
     best, value = stationary_optimum(prices), 0.0
     rewards = slice_reward(prices, *np.meshgrid(grid, grid, indexing="ij"))
     for left in range(1, 21):
         total = rewards + value
-        speed, care = (grid[i] for i in np.unravel_index(total.argmax(), total.shape))
-        assert (speed, care) == pytest.approx((best.speed, best.care), abs=0.02)
+        row, column = np.unravel_index(total.argmax(), total.shape)
+        assert (grid[row], grid[column]) == pytest.approx((best.speed, best.care), abs=0.02)
         value = float(total.max())
         assert value == pytest.approx(left * best.reward, rel=1e-3)
 

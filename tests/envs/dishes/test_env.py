@@ -1,4 +1,7 @@
-"""Shifts as an environment: specs, clips, seeds, states, laws, and that nothing is read back."""
+"""Shifts as an environment: specs, clips, seeds, states and laws.
+
+Nothing is read back.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,8 @@ def played(
 def test_a_clip_is_what_was_seen_last() -> None:
     seen, _ = played(shifts(observe_as="video"), 5)
     first = seen[0]["clip"]
-    assert torch.equal(first[:, 0], first[:, 1])  # before there are three pictures the first is repeated
+    # Before there are three pictures, the first is repeated.
+    assert torch.equal(first[:, 0], first[:, 1])
     assert torch.equal(first[:, 0], first[:, 2])
     for step in seen:
         assert torch.equal(step["next", "clip"][:, :-1], step["clip"][:, 1:])
@@ -101,7 +105,8 @@ def test_a_state_that_cannot_be_is_refused() -> None:
 def test_its_own_states_are_never_refused(prices: dict[str, float]) -> None:
     env = shifts(num_envs=32, economics=Economics(**prices), max_steps=9)
     current, torn = env.reset(), torch.tensor([1.0, 0.0]).expand(32, 2)
-    for step in range(14):  # beyond the end, too
+    # Beyond the end, too.
+    for step in range(14):
         current = env.step(current.set("action", torn if step % 3 else 1 - torn))["next"]
         env.load_state_dict(env.state_dict())
 

@@ -1,7 +1,7 @@
-"""The two marine environments once more: one world, one robot and one obstacle at a time, in NumPy.
+"""Reference of the two marine environments, in NumPy.
 
-Written from the published description of the environments, and from nothing in the package: it is what the batched ones
-are held to. Nothing is fast here.
+It plays one world, one robot and one obstacle at a time. Written from the published description of the environments,
+and from nothing in the package: it is what the batched ones are held to. Nothing is fast here.
 
 Sources: Lin et al., "Decentralized Multi-Robot Navigation for Autonomous Surface Vehicles with Distributional
 Reinforcement Learning", ICRA 2024 ("v2"), and "Distributional Reinforcement Learning Based Integrated Decision Making
@@ -22,10 +22,13 @@ DT, SUBSTEPS = 0.05, 10
 GOAL_RADIUS = 2.0
 CORE_RADIUS = 0.5
 
-# What the published code does otherwise than it means to.
-LAGGED = "lagged_velocity"  # the velocity that is seen is that of the last substep's beginning
-LATE = "late_limit"  # the time limit is looked at before the step is counted
-TERMINAL = "terminal_limit"  # the time limit is reported as an end of the task
+# What the published code does, although it means something else.
+# The velocity that is observed is that at the beginning of the last substep.
+LAGGED = "lagged_velocity"
+# The time limit is checked before the step is counted.
+LATE = "late_limit"
+# The time limit is reported as an end of the task.
+TERMINAL = "terminal_limit"
 
 
 @dataclass
@@ -45,16 +48,32 @@ class Obstacle:
 
 @dataclass
 class Robot:
-    """One robot; what only the vessels of v3 have stays 0 in v2."""
+    """One robot.
+
+    What only the vessels of v3 have stays 0 in v2.
+
+    Attributes:
+        place: Metres.
+        goal: Metres.
+        heading: Radians.
+        speed: v2: through the water, m/s.
+        through_water: v3: velocity in the world frame, m/s, and yaw rate, rad/s.
+        velocity: Over ground, as stored, m/s, and yaw rate, rad/s.
+        thrust: v3: left and right, newtons.
+        present: Whether it is in this world at all.
+        arrived: Whether it has arrived.
+        collided: Whether it has collided.
+        energy: Spent so far.
+    """
 
     place: np.ndarray
     goal: np.ndarray
     heading: float
-    speed: float = 0.0  # v2: through the water
-    through_water: np.ndarray = field(default_factory=lambda: np.zeros(3))  # v3: world frame, and yaw rate
-    velocity: np.ndarray = field(default_factory=lambda: np.zeros(3))  # over ground, as stored, and yaw rate
-    thrust: np.ndarray = field(default_factory=lambda: np.zeros(2))  # v3: left and right, newtons
-    present: bool = True  # in this world at all
+    speed: float = 0.0
+    through_water: np.ndarray = field(default_factory=lambda: np.zeros(3))
+    velocity: np.ndarray = field(default_factory=lambda: np.zeros(3))
+    thrust: np.ndarray = field(default_factory=lambda: np.zeros(2))
+    present: bool = True
     arrived: bool = False
     collided: bool = False
     energy: float = 0.0
@@ -70,11 +89,19 @@ class Robot:
 
 @dataclass
 class Seen:
-    """Observation of one robot: the numbers of its own state, and of the nearest objects."""
+    """Observation of one robot.
+
+    Attributes:
+        own: Numbers of its own state.
+        static: v2 only: numbers of the nearest obstacles.
+        objects: v2: numbers of the nearest robots. v3: of everything nearest.
+        clearance: Distance to the nearest, metres.
+        touches: Whether it touches anything.
+    """
 
     own: list[float]
-    static: list[list[float]]  # v2 only
-    objects: list[list[float]]  # v2: other robots; v3: everything
+    static: list[list[float]]
+    objects: list[list[float]]
     clearance: float
     touches: bool
 
@@ -135,8 +162,12 @@ class World:
         quirks: Collection[str] = (),
         end_on_collision: bool = False,
     ) -> None:
-        self.robots, self.cores, self.obstacles = robots, cores, obstacles
-        self.max_steps, self.quirks, self.end_on_collision = max_steps, quirks, end_on_collision
+        self.robots = robots
+        self.cores = cores
+        self.obstacles = obstacles
+        self.max_steps = max_steps
+        self.quirks = quirks
+        self.end_on_collision = end_on_collision
         self.steps = 0
 
     def begin(self, feel_current: bool = True) -> None:
@@ -146,10 +177,13 @@ class World:
             robot.velocity = np.array([*(own + robot.through_water[:2] + flow), robot.through_water[2]])
 
     def step(self, actions: list[Any], noise: np.ndarray | None = None) -> dict[str, Any]:
-        """One action of every robot; rewards, ends and what each sees, None for one that took no part in this step.
+        """Play one action of every robot.
 
-        In v3 `noise` (R, J, 5) is what is added to the position and the velocity of each object as each robot sees it,
-        and the angle drawn for its radius; objects are the obstacles and then the robots.
+        In v3 `noise` (R, J, 5) is what is added to the position and the velocity of each object as each robot observes
+        it, and the angle drawn for its radius. Objects are the obstacles and then the robots.
+
+        Returns:
+            Rewards, ends and observations of each robot; the observation is None for one that took no part.
         """
         taking_part = [robot.active for robot in self.robots]
         rewards = [0.0] * len(self.robots)
@@ -223,10 +257,15 @@ class World:
 
 
 class World2(World):
-    width, radius, sight = 50.0, 0.8, 15.0
-    step_reward, collision_reward, goal_reward = -1.0, -50.0, 100.0
+    width = 50.0
+    radius = 0.8
+    sight = 15.0
+    step_reward = -1.0
+    collision_reward = -50.0
+    goal_reward = 100.0
     detection_radius = 0.5 * math.sqrt(1.0**2 + 0.5**2)
-    max_speed, drag = 2.0, 0.2
+    max_speed = 2.0
+    drag = 0.2
     accelerations = (-0.4, 0.0, 0.4)
     turns = (-math.pi / 6, 0.0, math.pi / 6)
 
@@ -249,7 +288,9 @@ class World2(World):
     def sees(self, i: int, noise: np.ndarray | None) -> Seen:
         robot = self.robots[i]
         own = [*rotated(robot.goal - robot.place, -robot.heading), *rotated(robot.velocity[:2], -robot.heading)]
-        static, dynamic, touches = [], [], False
+        static = []
+        dynamic = []
+        touches = False
         for obstacle in self.obstacles:
             place = rotated(obstacle.place - robot.place, -robot.heading)
             gap = float(np.linalg.norm(place))
@@ -271,9 +312,13 @@ class World2(World):
 
 
 class World3(World):
-    width, sight = 55.0, 20.0
+    width = 55.0
+    sight = 20.0
     radius = 0.5 * math.sqrt(5.0**2 + 2.5**2)
-    step_reward, collision_reward, goal_reward, rule_weight = -0.1, -5.0, 10.0, -0.1
+    step_reward = -0.1
+    collision_reward = -5.0
+    goal_reward = 10.0
+    rule_weight = -0.1
     levels = (0.0, -500.0, -1000.0, 500.0, 1000.0)
 
     def command(self, action: Any) -> np.ndarray:
@@ -348,7 +393,10 @@ class World3(World):
         return 0.0
 
     def rule_angle(self, place: np.ndarray, velocity: np.ndarray, radius: float, own: np.ndarray) -> float:
-        """By how much to turn to starboard for one object; 0 where no rule asks for it. All in the robot's frame."""
+        """By how much to turn to starboard for one object, or 0 if no rule asks for it.
+
+        Everything is in the robot's frame.
+        """
         if np.linalg.norm(velocity) < 0.5 or np.linalg.norm(own) < 0.5:
             return 0.0
         course = math.atan2(velocity[1], velocity[0])

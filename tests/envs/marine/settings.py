@@ -10,21 +10,20 @@ from torch import Tensor
 
 from torchrl_gpu.envs import MarineNavEnv
 
-SETTINGS: dict[str, dict[str, Any]] = {
-    "v2": {},
-    "v2, no obstacles": {"robots": 3, "cores": 4, "obstacles": 0, "min_distance": 30.0},
-    "v2, most": {"robots": 7, "cores": 8, "obstacles": 10},
-    "v2, curriculum": {"curriculum": "paper"},
-    "v2, one robot": {"robots": 1, "flat": True},
-    "v2, as released": {"upstream_compat": True},
-    "v3": {"version": "v3"},
-    "v3, discrete": {"version": "v3", "actions": "discrete"},
-    "v3, in currents": {"version": "v3", "robots": 4, "cores": 6, "obstacles": 3, "min_distance": 30.0},
-    "v3, true sensors": {"version": "v3", "sensor_noise": False},
-    "v3, curriculum": {"version": "v3", "curriculum": "paper"},
-    "v3, one robot": {"version": "v3", "robots": 1, "flat": True},
-    "v3, as released": {"version": "v3", "upstream_compat": True, "cores": 4},
-}
+SETTINGS: dict[str, dict[str, Any]] = {}
+SETTINGS["v2"] = {}
+SETTINGS["v2, no obstacles"] = {"robots": 3, "cores": 4, "obstacles": 0, "min_distance": 30.0}
+SETTINGS["v2, most"] = {"robots": 7, "cores": 8, "obstacles": 10}
+SETTINGS["v2, curriculum"] = {"curriculum": "paper"}
+SETTINGS["v2, one robot"] = {"robots": 1, "flat": True}
+SETTINGS["v2, as released"] = {"upstream_compat": True}
+SETTINGS["v3"] = {"version": "v3"}
+SETTINGS["v3, discrete"] = {"version": "v3", "actions": "discrete"}
+SETTINGS["v3, in currents"] = {"version": "v3", "robots": 4, "cores": 6, "obstacles": 3, "min_distance": 30.0}
+SETTINGS["v3, true sensors"] = {"version": "v3", "sensor_noise": False}
+SETTINGS["v3, curriculum"] = {"version": "v3", "curriculum": "paper"}
+SETTINGS["v3, one robot"] = {"version": "v3", "robots": 1, "flat": True}
+SETTINGS["v3, as released"] = {"version": "v3", "upstream_compat": True, "cores": 4}
 
 
 def marine(setting: str = "v2", num_envs: int = 3, **changes: Any) -> MarineNavEnv:
@@ -55,7 +54,10 @@ def random_action(env: MarineNavEnv, generator: torch.Generator) -> Tensor:
 
 
 def homing_action(env: MarineNavEnv, seen: TensorDictBase) -> Tensor:
-    """Full ahead towards the goal, (N, R) int64 or (N, R, 2); it looks at nothing else."""
+    """Full ahead towards the goal, (N, R) int64 or (N, R, 2).
+
+    It ignores everything else.
+    """
     observation = robots_of(env, seen)["observation"]
     bearing = torch.atan2(observation[..., 1], observation[..., 0])
     if env.version == "v2":
@@ -72,7 +74,10 @@ def homing_action(env: MarineNavEnv, seen: TensorDictBase) -> Tensor:
 
 
 def some_action(env: MarineNavEnv, seen: TensorDictBase, generator: torch.Generator) -> Tensor:
-    """Homing in every environment but each third, which acts at random; one action in ten is random anyway."""
+    """Homing in two environments of three, and random actions in the third.
+
+    One action in ten is random anyway.
+    """
     homing, drawn = homing_action(env, seen), random_action(env, generator)
     chance = torch.rand(homing.shape[:2], generator=generator) < 0.1
     chance[::3] = True
@@ -82,7 +87,10 @@ def some_action(env: MarineNavEnv, seen: TensorDictBase, generator: torch.Genera
 def play(
     env: MarineNavEnv, steps: int, seed: int = 0, start: TensorDictBase | None = None
 ) -> tuple[list[TensorDictBase], TensorDictBase]:
-    """Some actions, finished rows restarted: what each step saw and gave, and where it ended."""
+    """Some actions, with finished rows restarted.
+
+    What each step observed and gave, and where it ended.
+    """
     generator = torch.Generator().manual_seed(seed)
     current, seen = env.reset() if start is None else start, []
     for _ in range(steps):

@@ -1,4 +1,7 @@
-"""The C++ form of an action of v2, held against the torch form: every setting, any number of worlds, odd inputs."""
+"""The C++ form of an action of v2 against the torch form.
+
+Every setting, any number of worlds, odd inputs.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,8 @@ def test_float32_differs_by_what_is_rounded(monkeypatch: pytest.MonkeyPatch) -> 
     env.reset()
     compiled, plain = both(env, random_action(env, torch.Generator().manual_seed(0)).t().contiguous(), monkeypatch)
     assert compiled.motion.dtype == torch.float32
-    assert (compiled.motion[:2] - plain.motion[:2]).abs().max() < 1e-4  # metres, of up to 50
+    # Metres, of up to 50.
+    assert (compiled.motion[:2] - plain.motion[:2]).abs().max() < 1e-4
 
 
 def test_robots_that_are_not_active_stay_and_see_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

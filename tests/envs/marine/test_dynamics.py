@@ -93,7 +93,8 @@ def test_a_lagged_velocity_is_that_before_the_last_substep() -> None:
     for make in (Unicycle, Vessel):
         action = moves(make(LIKE), 4, 1)[0]
         motion = started(make(LIKE), scene)
-        late, now = (make(LIKE, lagged).move(motion, action, scene)[0] for lagged in (True, False))
+        late = make(LIKE, True).move(motion, action, scene)[0]
+        now = make(LIKE, False).move(motion, action, scene)[0]
         assert torch.equal(late[PLACE], now[PLACE])
         assert (late[VELOCITY] - now[VELOCITY]).abs().max() > 1e-3
         if make is Vessel:

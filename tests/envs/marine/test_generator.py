@@ -1,4 +1,4 @@
-"""Worlds keep the distances that make them valid, are many, and come from their seed alone."""
+"""Worlds keep the distances that make them valid, and follow from their seed."""
 
 from __future__ import annotations
 
@@ -80,9 +80,11 @@ def test_neighbouring_cores_are_mild_to_each_other(version: str) -> None:
     distance, strength = others(between(made.core, made.core)), made.circulation.abs()
     like = made.circulation[:, :, None] * made.circulation[:, None] > 0
     a, b = strength[:, :, None], strength[:, None]
-    assert (distance >= a + b)[like].all()  # at 1 m/s each
+    # At 1 m/s each.
+    assert (distance >= a + b)[like].all()
     unlike = ~like & distance.isfinite()
-    brought = torch.maximum(a, b) / (distance - 1)  # m/s at the edge of the weaker one
+    # At the edge of the weaker one, m/s.
+    brought = torch.maximum(a, b) / (distance - 1)
     assert (brought <= 0.8 * torch.minimum(a, b) / 0.5 + 1e-9)[unlike].all()
     assert (distance > 1).all()
     assert unlike.any()
@@ -99,7 +101,9 @@ def test_headings_and_speeds_fill_their_ranges() -> None:
 
 
 def test_a_seed_decides_every_world_and_their_number_none() -> None:
-    few, many, other = (worlds("v2", seed, pool) for seed, pool in ((3, 10), (3, 25), (4, 10)))
+    few = worlds("v2", 3, 10)
+    many = worlds("v2", 3, 25)
+    other = worlds("v2", 4, 10)
     for field in fields(Worlds):
         some, more = getattr(few, field.name).split(10), getattr(many, field.name).split(25)
         assert all(torch.equal(a, b[:10]) for a, b in zip(some, more, strict=True)), field.name
@@ -114,7 +118,8 @@ def test_what_did_not_fit_may_be_left_out() -> None:
     assert torch.equal(made.num_cores, there(made.core).sum(1))
     full = generate(CRAFTS["v2"], (Level(0, 7, 8, 10, 40.0),), 20, 0, frozenset(["fewer_objects"]))
     strict = generate(CRAFTS["v2"], (Level(0, 7, 8, 10, 40.0),), 20, 0, NONE)
-    assert torch.equal(full.start, strict.start)  # where all fits, nothing is drawn again
+    # If everything fits, nothing is drawn again.
+    assert torch.equal(full.start, strict.start)
 
 
 @pytest.mark.parametrize("level", [Level(0, 1, 0, 0, 66.0), Level(0, 200, 0, 0, 10.0)])
@@ -173,12 +178,14 @@ def test_what_is_seen_first_is_what_would_be_seen(make: Callable[[bool], Pool]) 
     assert torch.equal(begun.object_mask, object_mask(sight))
     assert torch.equal(begun.clearance, sight.clearance)
     assert begun.observation[8:].any(-1).all()
-    assert not begun.observation[:8, 2:].any()  # robots that the first level does not have
+    # Robots that the first level does not have.
+    assert not begun.observation[:8, 2:].any()
 
 
 def test_a_start_may_leave_the_current_out(make: Callable[[bool], Pool]) -> None:
     number = torch.arange(8, 16)
-    still, moved = (make(still).begin(number).motion for still in (True, False))
+    still = make(True).begin(number).motion
+    moved = make(False).begin(number).motion
     assert torch.allclose(moved[VELOCITY] - still[VELOCITY], moved[DRIFT])
     assert torch.equal(still[DRIFT], moved[DRIFT])
     assert moved[DRIFT].abs().max() > 0.1

@@ -1,4 +1,7 @@
-"""Steps of the environment in float64 beside the reference, which plays each world by itself."""
+"""Steps of the environment in float64 against the reference.
+
+The reference plays each world by itself.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,23 @@ from tests.envs.marine.worlds import noise_of, vector_of, world_of
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.envs.marine.types import PLACE
 
-NEAR = 1e-9  # metres, after sixty actions of ten substeps
+# Metres, after sixty actions of ten substeps.
+NEAR = 1e-9
 
 
 # The first plays below, and two differ from others in numbers alone.
 @pytest.mark.parametrize("setting", sorted({*SETTINGS} - {"v2", "v2, most", "v3, curriculum"}))
 def test_steps_are_those_of_the_reference(setting: str) -> None:
-    env = marine(setting, num_envs=6 if "curriculum" in setting else 3 if "v2" in setting else 2, dtype="float64")
+    num_envs = 3 if "v2" in setting else 2
+    if "curriculum" in setting:
+        num_envs = 6
+    env = marine(setting, num_envs=num_envs, dtype="float64")
     begin_everywhere(env)
-    ends = play_both(env, 60 if env.flat else 35 if setting == "v2, no obstacles" else 24)
+    # Until some robot has ended.
+    steps = 60 if env.flat else 24
+    if setting == "v2, no obstacles":
+        steps = 35
+    ends = play_both(env, steps)
     assert ends["arrived"] + ends["collided"] >= 1
 
 
@@ -46,7 +57,11 @@ def begin_everywhere(env: MarineNavEnv) -> None:
 
 
 def play_both(env: MarineNavEnv, steps: int) -> dict[str, int]:
-    """Compares every step until each world's episode is over; how many robots ended how, and how many episodes did."""
+    """Compare every step until each world's episode is over.
+
+    Returns:
+        How many robots ended in which way, and how many episodes ended.
+    """
     generator = torch.Generator().manual_seed(0)
     current = env.reset()
     worlds = [world_of(env, n) for n in range(env.num_envs)]
@@ -66,8 +81,9 @@ def play_both(env: MarineNavEnv, steps: int) -> dict[str, int]:
                 over[n] = result["done"]
                 ends["truncated"] += sum(result["truncated"])
         current = step["next"].exclude("reward", ("robots", "reward"))
-    robots = [robot for world in worlds for robot in world.robots]
-    ends["arrived"], ends["collided"] = sum(r.arrived for r in robots), sum(r.collided for r in robots)
+    for world in worlds:
+        ends["arrived"] += sum(robot.arrived for robot in world.robots)
+        ends["collided"] += sum(robot.collided for robot in world.robots)
     return ends | {"over": sum(over)}
 
 
@@ -117,7 +133,8 @@ def test_a_unicycle_by_hand() -> None:
     assert robot.velocity[0] == pytest.approx(robot.speed)
     assert robot.energy == 1
     World2([robot], [], []).move(robot, 8)
-    assert robot.heading == pytest.approx(math.pi / 12)  # half a second at π/6
+    # Half a second at π/6.
+    assert robot.heading == pytest.approx(math.pi / 12)
     assert robot.energy == 3
 
 
@@ -137,7 +154,8 @@ def test_a_vessel_by_hand() -> None:
     world.move(robot, np.array([-1.0, 1.0]))
     world.move(robot, np.array([-1.0, 1.0]))
     assert robot.thrust.tolist() == [-500, 1000]
-    assert robot.velocity[2] < 0  # the right one pushes: to port, and yaw is clockwise
+    # The right thruster pushes to port, and yaw is clockwise.
+    assert robot.velocity[2] < 0
 
 
 def test_a_vessel_reaches_its_steady_speed() -> None:

@@ -32,7 +32,10 @@ def before(active: Tensor, place: Tensor) -> MarineState:
 
 
 def outcome(cut: Tensor = EARLY, end_on_collision: bool = False, cut_is_end: bool = False, **how: Any) -> Outcome:
-    """Five robots: one goes on, one arrives, one collides, one does both, one has collided before. Goals at (0, 0)."""
+    """Five robots, whose goals are at (0, 0).
+
+    One is still on its way, one arrives, one collides, one does both, and one has collided before.
+    """
     active = column(True, True, True, True, False)
     place = torch.stack((column(10.0, 3.0, 10.0, 3.0, 10.0), torch.zeros(5, 1)))
     start = before(active, place)
@@ -115,14 +118,17 @@ def test_head_on_by_hand() -> None:
     tangent = math.sqrt(100 - (RADIUS + 1) ** 2)
     expected = math.asin((RADIUS + 1) / 10) + math.atan2(RADIUS, tangent)
     assert turn((1, 0), (10, 0, -1, 0, RADIUS)) == pytest.approx(expected)
-    assert turn((1, 0), (17.1, 0, -1, 0, RADIUS)) == 0  # too far ahead
-    assert turn((1, 0), (10, 4.6, -1, 0, RADIUS)) == 0  # to one side
-    assert turn((1, 0), (10, 0, -0.49, 0, RADIUS)) == 0  # it stands still …
-    assert turn((0.49, 0), (10, 0, -1, 0, RADIUS)) == 0  # … or this one does
+    # Too far ahead, to one side, one that stands still, and for a robot that does.
+    assert turn((1, 0), (17.1, 0, -1, 0, RADIUS)) == 0
+    assert turn((1, 0), (10, 4.6, -1, 0, RADIUS)) == 0
+    assert turn((1, 0), (10, 0, -0.49, 0, RADIUS)) == 0
+    assert turn((0.49, 0), (10, 0, -1, 0, RADIUS)) == 0
 
 
 def test_the_nearest_that_a_rule_holds_for_counts() -> None:
-    still, ahead, later = (3.0, 3.0, 0.0, 0.0, 1.0), (10.0, 0.0, -1.0, 0.0, RADIUS), (14.0, 0.0, -1.0, 0.0, RADIUS)
+    still = (3.0, 3.0, 0.0, 0.0, 1.0)
+    ahead = (10.0, 0.0, -1.0, 0.0, RADIUS)
+    later = (14.0, 0.0, -1.0, 0.0, RADIUS)
     assert turn((1, 0), still, ahead, later) == turn((1, 0), ahead)
     assert turn((1, 0), still, later, ahead) == turn((1, 0), later) != turn((1, 0), ahead)
 

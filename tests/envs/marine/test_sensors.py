@@ -1,4 +1,7 @@
-"""Observations of robots: frames, ranges, order, who is not there, and the distributions and streams of errors."""
+"""Observations of robots.
+
+Frames, ranges, order, who is not there, and the distributions and streams of errors.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,8 @@ def test_a_sight_of_v3_by_hand() -> None:
     sight = see_v3(motion, scene, ones(motion), CRAFTS["v3"], None)
     radius = CRAFTS["v3"].radius
     own = [0, 20, 0, 0, 0.25, 300, -100]
-    objects = [0, 6, 0, 0, 1, 10, 0, -1, 0.5, radius] + [0] * 15  # the obstacle's gap is 5 − r, the robot's 10 − 2r
+    # The obstacle's gap is 5 − r, the robot's 10 − 2r.
+    objects = [0, 6, 0, 0, 1, 10, 0, -1, 0.5, radius] + [0] * 15
     assert observation(sight)[0, 0].tolist() == pytest.approx(own + objects, abs=1e-12)
     assert sight.clearance[0, 0].item() == pytest.approx(min(5 - radius, 10 - 2 * radius))
 
@@ -146,9 +150,11 @@ def test_who_is_not_there_neither_sees_nor_is_seen(version: str) -> None:
     seen, mask = observation(sight)[0], object_mask(sight)[0]
     assert not seen[1].any()
     assert not mask[1].any()
-    assert mask[0].sum() == 2  # the obstacle and the third robot
+    # The obstacle and the third robot.
+    assert mask[0].sum() == 2
     assert not sight.touches[0]
-    assert look(version, motion, scene).touches[0] == (version == "v3")  # 3 m: within two vessels' radii
+    # At 3 m, they are within two vessels' radii.
+    assert look(version, motion, scene).touches[0] == (version == "v3")
 
 
 def test_noise_is_added_to_what_is_seen_and_not_to_what_is_hit() -> None:
@@ -157,7 +163,8 @@ def test_noise_is_added_to_what_is_seen_and_not_to_what_is_hit() -> None:
     scene = scene_of(points([(30, 0)] * 2), points([(6, 0)]))
     noise = torch.zeros(5, 2, 3, 1).double()
     noise[4] = 1
-    noise[:, 0, 0, 0] = torch.tensor([-3.0, 0.5, 0.1, -0.2, 0.9])  # the obstacle as robot 0 sees it
+    # The obstacle as robot 0 observes it.
+    noise[:, 0, 0, 0] = torch.tensor([-3.0, 0.5, 0.1, -0.2, 0.9])
     sight = see_v3(motion, scene, ones(motion), craft, noise)
     assert sight.objects[0][0, 0, :, 0].tolist() == pytest.approx([3, 0.5, 0.1, -0.2, 0.9])
     assert sight.clearance[0, 0].item() == pytest.approx(math.hypot(3, 0.5) - 0.9 - craft.radius)
@@ -198,7 +205,8 @@ def test_places_and_velocities_have_normal_errors() -> None:
 
 
 def test_errors_are_not_correlated() -> None:
-    errors = many().flatten(0, 2)  # 30 rows of N
+    # 30 rows of N.
+    errors = many().flatten(0, 2)
     correlation = torch.corrcoef(errors) - torch.eye(len(errors))
     assert correlation.abs().max() < 5.5 / math.sqrt(errors.shape[1])
 

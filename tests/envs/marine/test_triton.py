@@ -1,4 +1,7 @@
-"""A step and a restart in Triton where there is no GPU: kernels interpreted, in a process of their own."""
+"""A step and a restart in Triton without a GPU.
+
+Kernels are interpreted, in a process of their own.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,8 @@ def test_interpreted_kernels_pass(pytestconfig: pytest.Config) -> None:
     # Triton decides at import whether it interprets: not in this process, which other tests need as it is.
     tests = str(HERE / "test_triton_parity.py")
     command = [sys.executable, "-m", "pytest", tests, "-k", SOME, "-m", "not gpu", "-q", "-p", "no:cacheprovider"]
-    command += [word for option in pytestconfig.getoption("pythonwarnings") or () for word in ("-W", option)]
+    for option in pytestconfig.getoption("pythonwarnings") or ():
+        command += ["-W", option]
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     child = subprocess.run(
         command, cwd=HERE.parents[2], env=environment, capture_output=True, text=True, timeout=600, check=False

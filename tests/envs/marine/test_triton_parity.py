@@ -1,4 +1,6 @@
-"""A step and a restart in Triton against torch's operators, where Triton interprets; every access inside its tensor.
+"""A step and a restart in Triton against torch's operators.
+
+Triton interprets them, and every access is inside its tensor.
 
 They run in the process that `test_triton.py` starts, and all of them in `make kernels`.
 """
@@ -155,7 +157,9 @@ def test_sines_and_angles_of_turns(dtype: torch.dtype, within: float) -> None:
     special = torch.tensor([0.0, math.pi / 4, -math.pi / 2, math.pi, 2 * math.pi, 1e-30], dtype=torch.float64)
     x = torch.cat((drawn_at, special)).to(dtype)
     y = x.roll(5)
-    cos, sin, angle = (torch.empty_like(x) for _ in range(3))
+    cos = torch.empty_like(x)
+    sin = torch.empty_like(x)
+    angle = torch.empty_like(x)
     _turns_kernel[(1,)](x, y, cos, sin, angle, T=4096)
     assert (cos - x.double().cos()).abs().max() < within
     assert (sin - x.double().sin()).abs().max() < within

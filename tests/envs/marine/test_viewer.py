@@ -21,16 +21,21 @@ from torchrl_gpu.envs.viewable import Decision, Overlaid, Spatial, Viewable, vie
 
 
 def empty(version: str = "v2", **changes: np.ndarray) -> Snapshot:
-    """A still sea with one robot in the middle, heading along x, and its goal to the left."""
+    """A still sea with one robot in the middle.
+
+    It heads along x, and its goal is to the left.
+    """
+    nothing = np.zeros((0, 3))
+    no = np.zeros(1, bool)
     arrays = {
         "place": np.array([[25.0, 25.0]]),
         "heading": np.zeros(1),
         "goal": np.array([[10.0, 25.0]]),
-        "exists": np.ones(1, bool),
-        "arrived": np.zeros(1, bool),
-        "collided": np.zeros(1, bool),
-        "core": np.zeros((0, 3)),
-        "obstacle": np.zeros((0, 3)),
+        "exists": ~no,
+        "arrived": no,
+        "collided": no,
+        "core": nothing,
+        "obstacle": nothing,
     }
     return Snapshot(version, 50.0, **arrays | changes)
 
@@ -57,16 +62,19 @@ def test_a_snapshot_is_the_state_of_one_world() -> None:
 
 def test_an_obstacle_is_where_it_is() -> None:
     obstacle = {"obstacle": np.array([[40.0, 10.0, 2.0]])}
-    for version, expected in (("v2", (415, 415)), ("v3", (115, 115))):  # north is up: y in v2, x in v3
+    # North is up: y in v2, x in v3.
+    for version, expected in (("v2", (415, 415)), ("v3", (115, 115))):
         seen = changed(picture(version), picture(version, **obstacle))
         assert (seen.min(0) + seen.max(0)) / 2 == pytest.approx(expected, abs=1)
-        assert (seen.max(0) - seen.min(0)) / 2 == pytest.approx([20, 20], abs=4)  # the filter rings a little
+        # The filter rings a little.
+        assert (seen.max(0) - seen.min(0)) / 2 == pytest.approx([20, 20], abs=4)
 
 
 @pytest.mark.parametrize(("version", "turn"), [("v2", 0.0), ("v2", 1.0), ("v3", 0.0), ("v3", 2.0)])
 def test_a_bow_points_ahead(version: str, turn: float) -> None:
     robot = picture(version, heading=np.array([turn])).astype(int) - picture(version, exists=np.zeros(1, bool))
-    rows, columns = np.nonzero((np.abs(robot) > 60).any(-1)[200:330, 200:330])  # not the goal
+    # Without the goal.
+    rows, columns = np.nonzero((np.abs(robot) > 60).any(-1)[200:330, 200:330])
     middle, ahead = Chart(version, 50.0, 530, 530).pixels(
         np.array([[25.0, 25.0], [25.0 + math.cos(turn), 25.0 + math.sin(turn)]])
     )
@@ -74,7 +82,8 @@ def test_a_bow_points_ahead(version: str, turn: float) -> None:
     cos, sin = (np.array(ahead) - middle) / 10
     along, across = cos * x + sin * y, np.abs(cos * y - sin * x)
     front, back = across[along > np.quantile(along, 0.9)], across[along < np.quantile(along, 0.1)]
-    assert front.mean() < 0.6 * back.mean()  # it is narrow in front
+    # It is narrow in front.
+    assert front.mean() < 0.6 * back.mean()
 
 
 def test_who_arrives_fills_the_goal_and_who_collides_is_crossed_out() -> None:
@@ -155,8 +164,10 @@ def test_pictures_change_nothing_and_join_the_places_seen() -> None:
     for _ in range(10):
         current = env.step_and_maybe_reset(acted(env, current, homing_action(env, current)))[1]
     later, fresh = shown.pictures([0], 120, 90), ViewableMarine(env).pictures([0], 120, 90)
-    assert (later != fresh).any()  # the trail
-    for _ in range(10):  # into the next episode, which has none yet
+    # The trail.
+    assert (later != fresh).any()
+    # Into the next episode, which has no trail yet.
+    for _ in range(10):
         current = env.step_and_maybe_reset(acted(env, current, homing_action(env, current)))[1]
     assert np.array_equal(shown.pictures([0], 120, 90), ViewableMarine(env).pictures([0], 120, 90))
     again = twin.reset()
@@ -194,7 +205,8 @@ def world(setting: str = "v2"):  # type: ignore[no-untyped-def]
     return shown, shown.place[None], np.ones(len(shown.place), bool)
 
 
-RED, GREEN = (208, 52, 44), (29, 138, 74)  # of what brakes, and of what goes faster
+# Colours of actions that brake, and of those that go faster.
+RED, GREEN = (208, 52, 44), (29, 138, 74)
 
 
 def count(picture: np.ndarray, color: tuple[int, int, int]) -> int:
@@ -202,17 +214,20 @@ def count(picture: np.ndarray, color: tuple[int, int, int]) -> int:
     return int((np.abs(picture.astype(int) - color).max(2) < 12).sum())
 
 
-MAP = np.s_[:, :224]  # seven tenths of the width
+# Seven tenths of the width.
+MAP = np.s_[:, :224]
 
 
 def test_a_table_of_actions_by_hand() -> None:
     # v2: 3·i + j, acceleration i and turn j of −, 0, +; positive turns are to the left.
     table, place = _lay_out(np.arange(9.0), 6, "v2")
-    assert table.tolist() == [[8, 7, 6], [5, 4, 3], [2, 1, 0]]  # faster above, left first
+    # Faster is above, left comes first.
+    assert table.tolist() == [[8, 7, 6], [5, 4, 3], [2, 1, 0]]
     assert (place, table[place]) == ((0, 2), 6)
     # v3: 5·i + j, thrusters left and right of the levels 0, −½, −1, ½, 1.
     table, place = _lay_out(np.arange(25.0), 5 * 4 + 2, "v3")
-    assert table[0].tolist() == [24, 23, 20, 21, 22]  # the left one full ahead; the right one from ahead to astern
+    # The left one full ahead, the right one from ahead to astern.
+    assert table[0].tolist() == [24, 23, 20, 21, 22]
     assert (place, table[place]) == ((0, 4), 22)
 
 
@@ -229,7 +244,8 @@ def test_an_arrow_bends_to_the_side_of_the_turn() -> None:
     active[1:] = False
     before = draw_actions(there, trail, Choice(np.full(len(active), 7), active & False, np.ones(len(active))), *SIZE)
     sides = []
-    for turn in (0, 2):  # to the right, to the left
+    # To the right, and to the left.
+    for turn in (0, 2):
         choice = Choice(np.full(len(active), 6 + turn), active, np.full(len(active), 2.0))
         rows, columns = np.nonzero((draw_actions(there, trail, choice, *SIZE) != before).any(2)[MAP])
         east, north = columns.mean() - 112, 120 - rows.mean()
@@ -237,7 +253,8 @@ def test_an_arrow_bends_to_the_side_of_the_turn() -> None:
         scale = 224 / (there.side + 3)
         off = np.array([east / scale - x, north / scale - y])
         ahead = np.array([np.cos(there.heading[0]), np.sin(there.heading[0])])
-        sides.append(ahead[0] * off[1] - ahead[1] * off[0])  # positive to the left
+        # Positive to the left.
+        sides.append(ahead[0] * off[1] - ahead[1] * off[0])
         assert off @ ahead > 0
     assert sides[0] < 0 < sides[1]
 
@@ -254,11 +271,10 @@ def test_who_takes_no_part_has_nothing_laid_over() -> None:
     there, trail, active = world()
     nobody = Choice(np.zeros(len(active), int), active & False, np.ones(len(active)))
     plain = draw(there, trail, width=224, height=224)
-    for picture in (
-        draw_actions(there, trail, nobody, *SIZE),
-        draw_range(there, trail, active & False, np.ones(len(active)), *SIZE),
-        draw_values(there, trail, nobody, np.zeros((len(active), 9)), *SIZE),
-    ):
+    actions = draw_actions(there, trail, nobody, *SIZE)
+    ring = draw_range(there, trail, active & False, np.ones(len(active)), *SIZE)
+    values = draw_values(there, trail, nobody, np.zeros((len(active), 9)), *SIZE)
+    for picture in (actions, ring, values):
         assert np.array_equal(picture[8:232, :224], plain)
 
 

@@ -13,7 +13,10 @@ from torchrl_gpu.envs import Advanced, EpisodicEnv
 
 
 class Walk(EpisodicEnv):
-    """A number that goes up or down, by a step that is drawn; over at 2 and beyond."""
+    """A number that goes up or down by a random step.
+
+    It is over at 2 and beyond.
+    """
 
     def __init__(
         self, num_envs: int = 6, *, stride: Any = 0.5, device: Any = "cpu", seed: Any = 0, first_env: int = 0

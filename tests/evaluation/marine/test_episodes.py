@@ -1,4 +1,7 @@
-"""Whole episodes of marine navigation: against what is worked by hand, and against the environment step by step."""
+"""Whole episodes of marine navigation.
+
+Compared with results worked out by hand, and with the environment step by step.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +26,22 @@ PER_ROBOT = ("exists", "arrived", "collided", "steps", "energy", "returned", "di
 
 def results(**changes: Any) -> NavigationResults:
     """Three worlds of two rows, with two robots but for the last, which has one."""
+    exists = torch.tensor([[True, True], [True, True], [True, False]])
+    arrived = torch.tensor([[True, True], [True, False], [True, False]])
+    collided = torch.tensor([[False, False], [False, True], [False, False]])
+    steps = torch.tensor([[40, 60], [20, 10], [80, 0]])
+    energy = torch.tensor([[10.0, 20.0], [4.0, 1.0], [30.0, 0.0]])
+    returned = torch.tensor([[100.0, 90.0], [110.0, -60.0], [80.0, 0.0]])
+    discounted = torch.tensor([[50.0, 40.0], [80.0, -50.0], [30.0, 0.0]])
     parts = {
         "level": torch.tensor([0, 0, 2]),
-        "exists": torch.tensor([[True, True], [True, True], [True, False]]),
-        "arrived": torch.tensor([[True, True], [True, False], [True, False]]),
-        "collided": torch.tensor([[False, False], [False, True], [False, False]]),
-        "steps": torch.tensor([[40, 60], [20, 10], [80, 0]]),
-        "energy": torch.tensor([[10.0, 20.0], [4.0, 1.0], [30.0, 0.0]]),
-        "returned": torch.tensor([[100.0, 90.0], [110.0, -60.0], [80.0, 0.0]]),
-        "discounted": torch.tensor([[50.0, 40.0], [80.0, -50.0], [30.0, 0.0]]),
+        "exists": exists,
+        "arrived": arrived,
+        "collided": collided,
+        "steps": steps,
+        "energy": energy,
+        "returned": returned,
+        "discounted": discounted,
         "end_on_collision": False,
     }
     return NavigationResults(**parts | changes)  # type: ignore[arg-type]
@@ -39,20 +49,14 @@ def results(**changes: Any) -> NavigationResults:
 
 def test_scores_by_hand() -> None:
     scores = results().scores()
-    assert scores == pytest.approx(
-        {
-            "success": 2 / 3,
-            "arrived": 4 / 5,
-            "collided": 1 / 5,
-            "collision_rate": 1 / 3,
-            "time": (20 + 30 + 10 + 40) / 4,  # half a second for each action of those that arrived
-            "energy": (10 + 20 + 4 + 30) / 4,
-            "return": (100 + 90 + 110 - 60 + 80) / 5,
-            "discounted_return": (50 + 40 + 80 - 50 + 30) / 5,
-            "success_level_0": 1 / 2,
-            "success_level_2": 1,
-        }
-    )
+    expected = {"success": 2 / 3, "arrived": 4 / 5, "collided": 1 / 5, "collision_rate": 1 / 3}
+    # Half a second for each action of those that arrived.
+    expected["time"] = (20 + 30 + 10 + 40) / 4
+    expected["energy"] = (10 + 20 + 4 + 30) / 4
+    expected["return"] = (100 + 90 + 110 - 60 + 80) / 5
+    expected["discounted_return"] = (50 + 40 + 80 - 50 + 30) / 5
+    expected |= {"success_level_0": 1 / 2, "success_level_2": 1}
+    assert scores == pytest.approx(expected)
 
 
 def test_where_a_collision_ends_a_world_only_successful_worlds_have_a_time() -> None:
@@ -76,7 +80,10 @@ def test_nobody_arrived_and_nothing_is_told_of_it() -> None:
 
 
 def straight(env: MarineNavEnv, world: int) -> tuple[int, float] | None:
-    """Action with which a robot that accelerates and never turns arrives, and how near it is then; by a scalar loop."""
+    """Action with which a robot that accelerates and never turns arrives.
+
+    And how near it is then, by a scalar loop.
+    """
     x, y = env.state.motion[PLACE, 0, world].tolist()
     heading, speed = env.state.motion[HEADING, 0, world].item(), env.state.motion[SPEED, 0, world].item()
     goal = env.scene.goal[:, 0, world].tolist()
@@ -99,7 +106,8 @@ def test_straight_ahead_by_hand() -> None:
     assert 0 < int(played.arrived.sum()) < 256
     for i, each in enumerate(expected):
         actions = each[0] if each else env.max_steps
-        assert played.steps[i] == played.energy[i] == actions  # full acceleration costs 1 an action
+        # Full acceleration costs 1 for each action.
+        assert played.steps[i] == played.energy[i] == actions
         if each:
             assert played.returned[i].item() == pytest.approx(start[i].item() - each[1] - actions + 100)
             assert played.time[i].item() == pytest.approx(actions / 2)
@@ -109,17 +117,23 @@ def test_who_stands_still_never_arrives() -> None:
     played = evaluate(marine_env(max_steps=30), always(IDLE))
     assert not played.arrived.any()
     assert not played.collided.any()
-    assert (played.steps == 30).all()  # 30 is no multiple of the actions between two looks
+    # 30 is no multiple of the actions between two checks.
+    assert (played.steps == 30).all()
     assert played.scores()["success"] == 0
 
 
 class Ends:
-    """Last observation of the first episode in every world of an environment, played step by step."""
+    """Last observation of the first episode in every world.
+
+    They are played step by step.
+    """
 
     def __init__(self, env: MarineNavEnv, policy: Any) -> None:
         env.set_seed(env.seed)
         seen, self.ends = env.reset(), {}
-        steps, discounted, weight = torch.zeros_like(env.state.score), torch.zeros_like(env.state.score), 1.0
+        steps = torch.zeros_like(env.state.score)
+        discounted = torch.zeros_like(env.state.score)
+        weight = 1.0
         while len(self.ends) < env.num_envs:
             steps += env.state.active
             stepped = env.step(policy(seen))
@@ -150,13 +164,15 @@ def test_every_world_counts_as_it_ended(setting: str, changes: dict[str, Any]) -
     env = marine(setting, 10, max_steps=75, dtype="float64", in_order=True, **changes)
     played, expected = evaluate(env, homing(env)), Ends(env, homing(env)).ends
     lasted = played.steps.amax(1)
-    assert lasted.min() + BETWEEN_READS < lasted.max()  # some worlds were over long before others
+    # Some worlds were over long before others.
+    assert lasted.min() + BETWEEN_READS < lasted.max()
     for i, parts in expected.items():
         for name, wanted in zip(PER_ROBOT, parts, strict=True):
             assert torch.equal(getattr(played, name)[i].double(), wanted.double()), (name, i)
     if changes.get("end_on_collision"):
         hit = played.collided.any(1)
-        assert (~played.arrived & ~played.collided & played.exists)[hit].any()  # robots that were on their way
+        # Robots that were still on their way.
+        assert (~played.arrived & ~played.collided & played.exists)[hit].any()
 
 
 def test_worlds_stay_as_they_ended_in_the_environment_too() -> None:
@@ -221,7 +237,8 @@ def test_films_have_few_frames_and_end_with_the_end() -> None:
     played = evaluate(marine_env(2, max_steps=200, seed=1), always(IDLE), record=[1])
     assert played.trajectories is not None
     film = played.trajectories.film(0, width=32)
-    assert film.shape == (101, 32, 32, 3)  # moments 0, 2, …, 198 and 200
+    # Moments 0, 2, …, 198 and 200.
+    assert film.shape == (101, 32, 32, 3)
     assert torch.equal(film[-1], played.trajectories.picture(0, width=32))
 
 

@@ -1,4 +1,4 @@
-"""Evaluation of navigators: which worlds, what the table says, and what is written."""
+"""Evaluation of navigators: worlds, tables and files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ ROWS = [[0, 1, 0, 0, 20], [0, 3, 2, 2, 20]]
 
 
 def small_suite(worlds_per_level: int = 3, pictures: bool = False, **changes: Any) -> NavigationSuite:
-    """Two rows: open water for one robot; three robots with cores and obstacles."""
+    """Two rows of a curriculum.
+
+    Open water for one robot, then three robots with cores and obstacles.
+    """
     arguments = {"curriculum": ROWS, "seed": 5, "max_steps": 40} | changes
     return NavigationSuite.of_rows(marine_env(2), worlds_per_level, pictures, **arguments)
 
@@ -53,7 +56,8 @@ def test_every_row_has_its_worlds() -> None:
     assert played.exists.sum(1).tolist() == [1, 1, 1, 3, 3, 3]
     assert suite.num_episodes == 6
     patterns = score_names(suite.env) or ()
-    assert all(any(fnmatch(name, each) for each in patterns) for name in played.scores())
+    for name in played.scores():
+        assert any(fnmatch(name, each) for each in patterns), name
 
 
 def starts(suite: NavigationSuite) -> torch.Tensor:
@@ -63,9 +67,9 @@ def starts(suite: NavigationSuite) -> torch.Tensor:
 
 
 def test_the_same_worlds_every_time_and_no_world_twice() -> None:
-    first, again, other = starts(small_suite()), starts(small_suite()), starts(small_suite(seed=6))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
+    first = starts(small_suite())
+    assert torch.equal(first, starts(small_suite()))
+    assert not torch.equal(first, starts(small_suite(seed=6)))
     assert len({tuple(world.flatten().tolist()) for world in first}) == 6
 
 
@@ -103,8 +107,10 @@ def test_the_figures_of_each_row() -> None:
     played = suite.play(homing(suite.env))
     lines = lines_of(shown_for(suite, {"homing": played}))
     assert list(lines) == [("1/0/0", "homing"), ("3/2/2", "homing"), ("all", "homing")]
-    alone = lines["1/0/0", "homing"]  # nothing is in the way
-    assert (alone["success"], alone["arrived"]) == ("100% ± 15%", "100% ± 15%")  # √(5 · 1 / 6³)
+    # Nothing is in the way there.
+    alone = lines["1/0/0", "homing"]
+    # √(5 · 1 / 6³).
+    assert (alone["success"], alone["arrived"]) == ("100% ± 15%", "100% ± 15%")
     assert alone["time s"] == f"{played.steps[:4, 0].double().mean() / 2:.1f}"
     assert alone["energy"] == f"{played.energy[:4, 0].mean():.1f}"
 
@@ -115,7 +121,8 @@ def test_the_table_by_hand() -> None:
     # √(0.5 · 0.5 / 2) = 35%, √(0.75 · 0.25 / 2) = 31%; (10 + 20 + 4) / 3; (50 + 40 + 80 − 50) / 4
     first = dict(zip(COLUMNS[2:], ("2", "50% ± 35%", "75% ± 31%", "20.0", "11.3", "30.0"), strict=True))
     assert lines["3/4/4", "someone"] == first
-    assert lines["5/6/6", "someone"]["success"] == "100% ± 27%"  # one world: √(2/3 · 1/3 / 3)
+    # One world: √(2/3 · 1/3 / 3).
+    assert lines["5/6/6", "someone"]["success"] == "100% ± 27%"
 
 
 def test_nobody_arrived() -> None:
@@ -135,8 +142,10 @@ def test_published_figures_of_v2_stand_beside() -> None:
     lines = lines_of(shown)
     assert lines["5/6/6", "IQN, released"] == {
         "worlds": "100",
-        "success": "70% ± 5%",  # √(0.7 · 0.3 / 100)
-        "arrived": "90.8% ± 2.9%",  # √(0.908 · 0.092 / 100)
+        # √(0.7 · 0.3 / 100).
+        "success": "70% ± 5%",
+        # √(0.908 · 0.092 / 100).
+        "arrived": "90.8% ± 2.9%",
         "time s": "28.2",
         "energy": "82.7",
         "discounted return": "–",
@@ -154,16 +163,19 @@ def test_published_figures_of_v3_stand_beside() -> None:
     lines = lines_of(shown_for(suite, {"ACIQN (untrained)": quick(suite)}))
     assert lines["all", "AC-IQN, released"] == {
         "worlds": "60",
-        "success": "78% ± 5%",  # √(0.783 · 0.217 / 60)
+        # √(0.783 · 0.217 / 60).
+        "success": "78% ± 5%",
         "arrived": "–",
         "time s": "20.1",
         "energy": "30,961.7",
         "discounted return": "33.1",
     }
     assert lines["5/0/3", "AC-IQN, released"]["worlds"] == "10"
-    assert lines["5/0/3", "AC-IQN, released"]["success"] == "30% ± 14%"  # √(0.3 · 0.7 / 10)
+    # √(0.3 · 0.7 / 10).
+    assert lines["5/0/3", "AC-IQN, released"]["success"] == "30% ± 14%"
     assert lines["all", "SAC (mean), released"]["time s"] == "–"
-    assert [policy for level, policy in lines if level == "5/0/3"][1] == "AC-IQN, released"  # its own kind first
+    # Its own kind comes first.
+    assert [policy for level, policy in lines if level == "5/0/3"][1] == "AC-IQN, released"
 
 
 def test_published_figures_only_where_the_test_is_the_same() -> None:
@@ -223,9 +235,9 @@ def test_plans(tmp_path: Path) -> None:
     returned = suite.plan(homing(suite.env), tmp_path)
     plans = json.loads((tmp_path / "crossings.json").read_text())
     assert plans == returned
-    assert [(plan["world"], plan["level"], len(plan["robots"])) for plan in plans] == [
-        (0, 0, 1), (1, 0, 1), (2, 0, 1), (3, 1, 3), (4, 1, 3), (5, 1, 3)
-    ]  # fmt: skip
+    assert [plan["world"] for plan in plans] == [0, 1, 2, 3, 4, 5]
+    assert [plan["level"] for plan in plans] == [0, 0, 0, 1, 1, 1]
+    assert [len(plan["robots"]) for plan in plans] == [1, 1, 1, 3, 3, 3]
     played = suite.play(homing(suite.env))
     whole = suite.like(6)
     suite.begin(whole, 0)
@@ -244,9 +256,14 @@ def test_plans(tmp_path: Path) -> None:
 
 
 def test_the_same_worlds_and_pictures_whatever_the_batch() -> None:
-    """Batches begin in the middle of a row, hold worlds of both rows, and the last one has rows to spare."""
-    whole, parts = (NavigationSuite(small_suite(max_steps=30, pictures=True).env, batch_size=n) for n in (6, 4))
-    expected, found = (suite.play(homing(suite.env)) for suite in (whole, parts))
+    """Batches begin in the middle of a row, and hold worlds of both rows.
+
+    The last one has rows to spare.
+    """
+    whole = NavigationSuite(small_suite(max_steps=30, pictures=True).env, batch_size=6)
+    parts = NavigationSuite(small_suite(max_steps=30, pictures=True).env, batch_size=4)
+    expected = whole.play(homing(whole.env))
+    found = parts.play(homing(parts.env))
     assert (whole.side_by_side, parts.side_by_side) == (6, 4)
     assert found.scores() == expected.scores()
     assert whole.plans(expected) == parts.plans(found)
@@ -263,7 +280,8 @@ def test_the_same_worlds_and_pictures_whatever_the_batch() -> None:
 def test_as_many_side_by_side_as_there_is_memory_for(monkeypatch: pytest.MonkeyPatch) -> None:
     suite = small_suite(max_steps=2)
     each = episode_bytes(suite.env, always(IDLE))
-    assert each > sum(value[..., :1].nbytes for value in suite.env._env_state().values())  # the state alone
+    # The state alone takes more than this.
+    assert each > sum(value[..., :1].nbytes for value in vars(suite.env.state).values())
     monkeypatch.setattr(side_by_side, "free_bytes", lambda device: 2 * 2 * each)
     suite.play(always(IDLE))
     assert suite.side_by_side == 2

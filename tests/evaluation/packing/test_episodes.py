@@ -1,4 +1,7 @@
-"""Results of episodes: verdicts placement by placement, and draws that can be repeated."""
+"""Results of episodes.
+
+Verdicts placement by placement, and draws that can be repeated.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,8 @@ def test_the_share_that_is_stable_by_hand() -> None:
     stable = torch.tensor([[1, 0, 1, 1], [0, -1, -1, -1], [-1, -1, -1, -1]], dtype=torch.int8)
     results = packed(one, stable=stable)
     assert results.stability is not None
-    assert results.stability.tolist() == [0.75, 0.0, 1.0]  # an empty bin is stable
+    # An empty bin is stable.
+    assert results.stability.tolist() == [0.75, 0.0, 1.0]
     assert results.score("someone").stability == pytest.approx((0.75 + 0 + 1) / 3)
 
 
@@ -107,7 +111,8 @@ def packers(env: PackingEnv) -> dict[str, Policy]:
     with torch.no_grad():
         for weights in networks.parameters():
             weights.add_(torch.randn_like(weights), alpha=0.1)
-    for network in networks.children():  # sums in another order, as of another batch, must not decide between equals
+    # Sums in another order, as in another batch, must not decide between equals.
+    for network in networks.children():
         network.register_forward_hook(lambda module, given, came: came.mul(2**10).round().div(2**10))
     packer = HierarchicalPacker(env, networks, view_cells=16)
     drawing = {"random legal": RandomLegal(env), "drawn items": packer.choosing("random", "learned")}
@@ -139,7 +144,8 @@ def test_bins_beyond_the_last_episode_are_left_empty() -> None:
     assert env.num_packed[3] == 0
     assert (env.num_packed[:3] > 0).all()
     assert found.utilization.shape == found.num_packed.shape == (3,)
-    assert found.decisions % 4 == 0  # each decides for all four rows
+    # Each call decides for all four rows.
+    assert found.decisions % 4 == 0
     assert found.decisions >= 4 * found.num_packed.max()
 
 
@@ -171,4 +177,5 @@ def test_memory_does_not_grow_with_the_batches() -> None:
         peaks.append(counter.peak)
     kept = sum(value.nbytes for value in scores_of(results).values())
     assert peaks[1] < peaks[0] + 3 * kept
-    assert peaks[0] < 2 * per_episode  # as was foreseen
+    # As the estimate says.
+    assert peaks[0] < 2 * per_episode

@@ -38,7 +38,8 @@ def test_hard_objects_are_concave_and_larger() -> None:
         kind = harder.solid(item, BIN).name
         assert kind == f"{('bowl', 'mug', 'l_shape', 'u_shape')[item % 4]}-{item}"
         voxels = harder.solids(0.005)[item]
-        assert voxels.mean() < 0.85  # of the bounding box, which a convex object of these kinds would fill
+        # Share of the bounding box, which a convex object of these kinds would fill.
+        assert voxels.mean() < 0.85
 
 
 def test_hard_objects_of_other_kinds() -> None:
@@ -62,7 +63,8 @@ def test_the_same_items_are_shared(order: str) -> None:
 def test_the_same_solids_are_shared() -> None:
     env = solids_env(1).like(1, stability_judge="com")
     twin = env.like(3, items=env.shared_items())
-    assert twin.catalogue is env.catalogue  # what kernels made of it once is found by identity
+    # What kernels have made of a catalogue is found by its identity.
+    assert twin.catalogue is env.catalogue
     assert twin.items.boxes is False
     assert twin.items.solid(0, env.bin).name == env.items.solid(0, env.bin).name
 

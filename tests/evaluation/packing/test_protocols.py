@@ -1,4 +1,7 @@
-"""The fixed suites are what their hashes say; rows say what each policy knew; files are played by the same rules."""
+"""Protocols: fixed suites, rows and files.
+
+Suites are what their hashes say, rows say what each policy knew, and files are played by the same rules.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,10 @@ def test_rows_say_what_was_known(visible: int, nothing: str, more: str) -> None:
 
 
 def written(folder: Path) -> Path:
-    """Three sequences as they are published: lists, each ended by a box as large as the bin; the first is skipped."""
+    """Three sequences as they are published.
+
+    Each is a list that ends with a box as large as the bin. The first is skipped.
+    """
     episodes = [[[5, 5, 5]], [[5, 5, 5]] * 8, [[2, 3, 4], [5, 5, 2]]]
     path = folder / "cut_2.pt"
     torch.save([[*episode, [10, 10, 10]] for episode in episodes], path)

@@ -1,4 +1,7 @@
-"""Evaluation: whole episodes against a replay by loops, and what is written about them."""
+"""Evaluation of packing: whole episodes against a replay by loops.
+
+And what is written about them.
+"""
 
 from __future__ import annotations
 
@@ -43,15 +46,19 @@ def sequence_of(env: PackingEnv, index: int) -> list[int]:
 
 
 def replayed(env: PackingEnv, index: int) -> tuple[np.ndarray, float, int]:
-    """Heightmap, utilization and items packed of one bin, item by item with loops; fails where a rule is broken."""
+    """Heightmap, utilization and number of packed items of one bin.
+
+    Computed item by item with loops. It fails if a rule is broken.
+    """
     heights = np.zeros(env.bin.cells)
     volume, count = 0.0, int(env.num_packed[index])
     for number, item in enumerate(sequence_of(env, index)[: count + 1]):
-        if number == count:  # the first that was not packed has no place in any orientation
+        # The first item that was not packed has no place in any orientation.
+        if number == count:
             assert not fits_somewhere(env, heights, item)
             break
         row, orientation, x, y = env.placements[index, number].tolist()
-        p, q, height, size = env._sizes[row, orientation].tolist()
+        p, q, height, size = env.item_sizes[row, orientation].tolist()
         under = heights[x : x + round(p), y : y + round(q)]
         assert row == item
         assert under.shape == (round(p), round(q))
@@ -63,7 +70,7 @@ def replayed(env: PackingEnv, index: int) -> tuple[np.ndarray, float, int]:
 
 
 def fits_somewhere(env: PackingEnv, heights: np.ndarray, item: int) -> bool:
-    for p, q, height, _ in env._sizes[item].tolist():
+    for p, q, height, _ in env.item_sizes[item].tolist():
         for x in range(heights.shape[0] - round(p) + 1):
             for y in range(heights.shape[1] - round(q) + 1):
                 if heights[x : x + round(p), y : y + round(q)].max() + height <= env.bin_size[2]:
@@ -169,7 +176,8 @@ def test_evaluation_json(compared: tuple[PackingSuite, Path, dict[str, float]]) 
 def test_the_whole_table_is_printed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     env = packing_env(2)
     PackingSuite(env, pictures=False).compare(DeepestBottomLeft(env), tmp_path, "a policy with quite a long name")
-    shown = capsys.readouterr().out  # no terminal: 80 columns
+    # Without a terminal, rich assumes 80 columns.
+    shown = capsys.readouterr().out
     assert "…" not in shown
     assert all(title in shown for title in ("policy", "utilization", "items", "C", "P", "ms"))
     assert f"Written: {tmp_path / 'evaluation.json'}\n" in shown
@@ -189,13 +197,15 @@ def test_a_picture_of_each_order(tmp_path: Path) -> None:
     suite = PackingSuite(env)
     suite.play(DeepestBottomLeft(env))
     suite.draw(tmp_path)
-    assert {path.name for path in tmp_path.glob("order-*")} == {
-        f"order-{i}.{form}" for i in (0, 1) for form in ("png", "gif")
-    }
+    expected = {"order-0.png", "order-0.gif", "order-1.png", "order-1.gif"}
+    assert {path.name for path in tmp_path.glob("order-*")} == expected
 
 
 def voxels_of(plan: dict[str, Any], cells: tuple[int, int, int], cell: tuple[float, float, float]) -> np.ndarray:
-    """Number of items in each voxel of the bin; fails where an item is not wholly inside."""
+    """Number of items in each voxel of the bin.
+
+    It fails if an item is not wholly inside.
+    """
     filled = np.zeros(cells, dtype=int)
     for placement in plan["placements"]:
         low = np.round(np.array(placement["corner"]) / np.array(cell), 4)
@@ -220,7 +230,8 @@ def test_plans_can_be_packed(tmp_path: Path, cell: tuple[float, float, float]) -
     for plan in plans:
         assert plan["unit"] == "cells"
         filled = voxels_of(plan, (6, 6, 6), (1.0, 1.0, 1.0))
-        assert filled.max() == 1  # no two items in one place
+        # No two items are in one place.
+        assert filled.max() == 1
         assert plan["utilization"] == pytest.approx(filled.sum() / 216, rel=1e-4)
         assert len(plan["placements"]) > 2
 
@@ -247,13 +258,13 @@ def test_plans_have_the_rows_names_and_units_of_the_file(tmp_path: Path) -> None
     suite = PackingSuite(env)
     (plan,) = suite.plan(DeepestBottomLeft(env), tmp_path)
     assert (plan["episode"], plan["unit"]) == ("up/../7", "mm")
-    told = [{key: p[key] for key in ("row", "place", "article", "sides")} for p in plan["placements"]]
-    assert told == [
-        {"row": row, "place": str(row + 1), "article": f"a{row + 1}", "sides": list(boxes[row])} for row in (0, 2, 3)
-    ]
+    for placement, row in zip(plan["placements"], (0, 2, 3), strict=True):
+        label = {"row": row, "place": str(row + 1), "article": f"a{row + 1}", "sides": list(boxes[row])}
+        assert {key: placement[key] for key in label} == label
+        assert all(isinstance(side, int) for side in placement["corner"])
     assert [p["size"] for p in plan["placements"]] == [[400, 200, 80], [100, 100, 80], [400, 200, 80]]
-    assert all(isinstance(side, int) for p in plan["placements"] for side in p["corner"])
-    assert suite_file_name("up/../7", 3) == "order-up_.._7-3"  # the name of an order is not a path
+    # The name of an order is not a path.
+    assert suite_file_name("up/../7", 3) == "order-up_.._7-3"
     assert suite_file_name("00100406", 3) == "order-00100406"
     assert suite.describe()["left_out"] == {"boxes": 1, "orders": 0}
 
@@ -276,8 +287,10 @@ def test_a_policy_of_more_memory_gets_smaller_batches(monkeypatch: pytest.Monkey
     sizes = []
     for need in needs.values():
         monkeypatch.setattr(suite_module, "episode_bytes", lambda env, policy, need=need: each + need)
-        sizes.append(suite._env_of_batches([DeepestBottomLeft(suite.env)]).num_envs)
-    assert sizes == [8, 2, 2]  # not made anew for one that takes less
+        suite.play(DeepestBottomLeft(suite.env))
+        sizes.append(suite.side_by_side)
+    # None is made for a policy that takes less.
+    assert sizes == [8, 2, 2]
 
 
 def test_a_size_that_cannot_be() -> None:
@@ -335,7 +348,9 @@ def test_simulations_take_the_weights_of_a_list(name: str, tmp_path: Path) -> No
 
 
 def test_plans_name_the_orders_that_were_drawn(tmp_path: Path) -> None:
-    rows = [f"{order},40,40,{10 + order},{order}" for order in range(1, 10) for _ in range(order)]
+    rows = []
+    for order in range(1, 10):
+        rows += [f"{order},40,40,{10 + order},{order}"] * order
     (tmp_path / "list.csv").write_text("\n".join(["order,length_cm,width_cm,height_cm,weight_kg", *rows]))
     settings = {"bin_size": (0.4, 0.4, 2.0), "resolution": 4, "num_items": 10, "device": "cpu", "first_env": 5}
     env = PackingEnv(1, items=BoxSequences(str(tmp_path / "list.csv")), seed=0, **settings)
@@ -353,9 +368,10 @@ def test_plans_name_the_orders_that_were_drawn(tmp_path: Path) -> None:
 
 def weighed_orders() -> dict[str, Any]:
     """The boxes of `WEIGHED` as orders in JSON."""
-    rows = [[float(cell or 0) for cell in line.split(",")] for line in WEIGHED.split()[1:]]
     orders: dict[str, Any] = {}
-    for order, *sides, weight in rows:
+    for line in WEIGHED.split()[1:]:
+        numbers = [float(cell or 0) for cell in line.split(",")]
+        order, *sides, weight = numbers
         box = dict(zip(("length/mm", "width/mm", "height/mm"), (10 * side for side in sides), strict=True))
         boxes = orders.setdefault(str(order), {"item_sequence": []})["item_sequence"]
         boxes.append(box | ({"weight/kg": weight} if weight else {}))

@@ -89,11 +89,10 @@ class AgentRows:
         first_row = (0,) * len(self.shape)
         low = spec.space.low[first_row]
         high = spec.space.high[first_row]
-        return _FiniteBounds(
-            far,
-            low=low if bool(low.isfinite().any()) else None,
-            high=high if bool(high.isfinite().any()) else None,
-        )
+        # A clamp costs an operator at every step, so it is left out where it would change nothing.
+        has_low = bool(low.isfinite().any())
+        has_high = bool(high.isfinite().any())
+        return _FiniteBounds(far, low if has_low else None, high if has_high else None)
 
     def observe(self, name: str, tensordict: TensorDictBase) -> Tensor:
         """Return an observation in finite numbers.
@@ -121,7 +120,10 @@ class AgentRows:
 
     def flatten(self, value: Tensor) -> Tensor:
         """Return values (N,) of the rows, from one for each row or for each environment."""
-        return value.reshape(len(value), -1).expand(self.shape[0], self.num_rows // self.shape[0]).reshape(-1)
+        num_envs = self.shape[0]
+        # One column, or as many as there are robots.
+        columns = value.reshape(len(value), -1)
+        return columns.expand(num_envs, self.num_rows // num_envs).reshape(-1)
 
     def results(self, before: TensorDictBase, after: TensorDictBase, over: Tensor) -> RowResults:
         """Return what a step means for each row.
@@ -138,5 +140,7 @@ class AgentRows:
         active = self.entries(before).get("active", None)
         if active is None:
             return RowResults(reward, terminated, done)
+        # Whatever the environment says of robots that have ended, they must not end again: other libraries would count
+        # an episode for each flag.
         is_active = self.flatten(active)
         return RowResults(where(is_active, reward, 0.0), terminated & is_active, done & is_active)

@@ -142,7 +142,8 @@ class GymnasiumVectorEnv(VectorEnv[Observation, Array, Array]):
         """
         where = "GymnasiumVectorEnv.reset: reset_mask"
         rows = torch.as_tensor(mask, device="cpu")
-        if rows.dtype != torch.bool or tuple(rows.shape) != (self.num_envs,) or not bool(rows.any()):
+        has_form = rows.dtype == torch.bool and tuple(rows.shape) == (self.num_envs,)
+        if not has_form or not bool(rows.any()):
             kind = str(rows.dtype).removeprefix("torch.")
             found = f"{kind} of shape {tuple(rows.shape)}, {int(rows.sum())} of them true"
             raise ValueError(
@@ -154,6 +155,7 @@ class GymnasiumVectorEnv(VectorEnv[Observation, Array, Array]):
             raise ValueError(f"{where} cannot be given with a seed, which is for all rows: leave out seed {seed}")
         if self._current is None:
             raise error.ResetNeeded(f"{where} cannot be given before the first reset of all rows")
+        # Robots of one environment are one row of `each`.
         each = rows.view(self.env.num_envs, -1)
         if bool((each != each[:, :1]).any()):
             robots = each.shape[1]
@@ -176,7 +178,8 @@ class GymnasiumVectorEnv(VectorEnv[Observation, Array, Array]):
         infos = self._infos(self._current) | self._final_infos(after, done)
         truncated = done & ~terminated
         observation = self._observe(self._current)
-        return observation, self._out(reward.float()), self._out(terminated), self._out(truncated), infos
+        rewards = self._out(reward.float())
+        return observation, rewards, self._out(terminated), self._out(truncated), infos
 
     def render(self) -> tuple[np.ndarray, ...] | None:
         """Draw each row's environment on the host, uint8 (H, W, 3), RGB.
@@ -195,6 +198,7 @@ class GymnasiumVectorEnv(VectorEnv[Observation, Array, Array]):
 
     def _check_actions(self, actions: Array) -> Tensor:
         """Return actions in the form of the environment."""
+        # A copy of arrays, which torch may not alias if they are read-only.
         action = actions.detach() if isinstance(actions, Tensor) else torch.from_numpy(np.array(actions))
         shape = self.action_space.shape
         if action.shape != shape:
@@ -205,7 +209,7 @@ class GymnasiumVectorEnv(VectorEnv[Observation, Array, Array]):
 
     def _out(self, value: Tensor) -> Array:
         """Return values in the kind of arrays that is given to the caller."""
-        # A copy: on a CPU the array would else be the environment's own memory.
+        # A copy, since on a CPU the array would otherwise be the environment's own memory.
         return value if self.output == "torch" else np.array(value.cpu().numpy())
 
     def _out_in_space_dtype(self, value: Tensor) -> Array:
@@ -244,6 +248,7 @@ class GymnasiumVectorEnv(VectorEnv[Observation, Array, Array]):
         """
         over = done & self._rows.flatten(after["done"])
         ends = self._out(done)
+        # Whether any row has ended is on the host already if arrays are given; tensors are not read back for it.
         if isinstance(ends, np.ndarray) and not ends.any():
             return {}
         info: Infos = {}

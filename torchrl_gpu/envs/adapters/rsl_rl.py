@@ -51,6 +51,7 @@ class RslRlVecEnv:
         self._discrete = isinstance(spec, Categorical)
         self.num_actions = int(spec.space.n) if isinstance(spec, Categorical) else int(spec.shape[-1])
         if isinstance(spec, Bounded):
+            # The bounds that a policy's −1 and 1 stand for.
             self._low = spec.space.low
             self._high = spec.space.high
         self.max_episode_length = int(getattr(env, "max_steps", _ENDLESS))
@@ -82,11 +83,15 @@ class RslRlVecEnv:
             are no terminations, and `log`, the mean outcomes of the episodes that ended last.
         """
         before = self._rows.entries(self._current)
-        stepped = self.env.step(self._current.set(self._rows.action_key, self._choose_action(actions, before)))
+        self._current.set(self._rows.action_key, self._choose_action(actions, before))
+        stepped = self.env.step(self._current)
         after = stepped["next"]
+        # A new tensor, since the runner may hold the old one.
         self.episode_length_buf = self.episode_length_buf + 1
         is_long = self.episode_length_buf >= self.max_episode_length
-        over = after["done"] | is_long.view(self.env.num_envs, -1).any(-1, keepdim=True)
+        # Robots of one environment restart together.
+        cut_off = is_long.view(self.env.num_envs, -1).any(-1, keepdim=True)
+        over = after["done"] | cut_off
         reward, terminated, done = self._rows.results(stepped, after, over)
         self.episode_length_buf = torch.where(self._rows.flatten(over), 0, self.episode_length_buf)
         self._log(after, over)
@@ -102,7 +107,8 @@ class RslRlVecEnv:
         lead = len(self._rows.shape)
         names = []
         for name, spec in self._rows.observations.items():
-            if spec.ndim == lead + 1 and spec.shape[-1] > 1 and spec.dtype.is_floating_point:
+            is_vector = spec.ndim == lead + 1 and spec.shape[-1] > 1
+            if is_vector and spec.dtype.is_floating_point:
                 names.append(name)
         return names
 
@@ -111,7 +117,8 @@ class RslRlVecEnv:
         actions = actions.view(*self._rows.shape, self.num_actions)
         if self._discrete:
             mask: Tensor | None = before.get("action_mask", None)
-            return (actions if mask is None else torch.where(mask, actions, -torch.inf)).argmax(-1)
+            legal = actions if mask is None else torch.where(mask, actions, -torch.inf)
+            return legal.argmax(-1)
         scaled = self._low + (actions + 1) * (self._high - self._low) / 2
         return scaled.clamp(self._low, self._high)
 

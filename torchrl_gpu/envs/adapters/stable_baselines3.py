@@ -59,11 +59,12 @@ class Sb3VecEnv(VecEnv):
         done = terminated | truncated
         for row in done.nonzero()[0]:
             final = self._infos["final_info"]
-            outcomes = {name: final[name][row] for name in self.env.env.outcome_names if final[f"_{name}"][row]}
-            infos[row] = outcomes | {
-                "terminal_observation": self._infos["final_obs"][row],
-                "TimeLimit.truncated": bool(truncated[row]),
-            }
+            # Outcomes are those of whole episodes. A robot may end before its environment does.
+            for name in self.env.env.outcome_names:
+                if final[f"_{name}"][row]:
+                    infos[row][name] = final[name][row]
+            infos[row]["terminal_observation"] = self._infos["final_obs"][row]
+            infos[row]["TimeLimit.truncated"] = bool(truncated[row])
         return observed, reward, done, infos
 
     def action_masks(self) -> np.ndarray:

@@ -69,7 +69,10 @@ class Camera:
         self.device = device
         self._stack_limit = stack_limit
         # Made once, since a copy from the host would make it wait.
-        self._colors = {each: torch.tensor(each, dtype=torch.uint8, device=device)[:, None, None] for each in _COLORS}
+        self._colors: dict[_Color, Tensor] = {}
+        for each in _COLORS:
+            color = torch.tensor(each, dtype=torch.uint8, device=device)
+            self._colors[each] = color[:, None, None]
 
         self._belt = self._region(top=3, bottom=11, left=0, right=64)
         self._dirty = self._region(top=14, bottom=60, left=3, right=17)
@@ -107,10 +110,14 @@ class Camera:
         sponge = (self._sponge.x - middle).abs() < 7
         self._paint(out, self._sponge, (sponge[:, None], _SPONGE))
 
-        foam = ((self._water.x / 24 - seen["foam"]).remainder(1) < 0.5)[:, None]
-        stripes = ((self._water.x + self._water.y[:, None]) / 4).remainder(1) < 0.5
+        drift = self._water.x / 24 - seen["foam"]
+        foam = (drift.remainder(1) < 0.5)[:, None]
+        diagonal = self._water.x + self._water.y[:, None]
+        stripes = (diagonal / 4).remainder(1) < 0.5
         at_bottom = self._water.y >= 50
-        shards = stripes & at_bottom[:, None] & (seen["broken"] > 0)[:, :, None]
+        has_broken = seen["broken"] > 0
+        shards = stripes & at_bottom[:, None] & has_broken[:, :, None]
+        # Masks of one region must not overlap: shards cover the foam.
         self._paint(out, self._water, (foam & ~shards, _FOAM), (shards, _SHARDS))
 
         over = self._clock.x < _SIDE * clock[:, None]
@@ -120,8 +127,10 @@ class Camera:
     def _paint_stack(self, out: Tensor, region: _Region, full: Tensor, color: _Color) -> None:
         """Paint a stack of dishes that fills a share `full` (N, 1) of its region."""
         stacked = region.y > 60 - 46 * full.clamp_max(1)  # (N, rows)
-        dish = (region.y / 3).remainder(1) < 0.7
-        self._paint(out, region, ((stacked & dish)[:, :, None], color), ((stacked & ~dish)[:, :, None], _GAP))
+        is_dish = (region.y / 3).remainder(1) < 0.7
+        dishes = stacked & is_dish
+        gaps = stacked & ~is_dish
+        self._paint(out, region, (dishes[:, :, None], color), (gaps[:, :, None], _GAP))
 
     def _paint(self, out: Tensor, region: _Region, *layers: tuple[Tensor, _Color]) -> None:
         """Colour a region of the background under masks, which must not overlap.
@@ -132,16 +141,28 @@ class Camera:
         background = self._background[:, region.rows, region.columns]
         part = background
         for mask, color in layers:
-            part = part ^ ((background ^ self._colors[color]) & mask[:, None].to(torch.uint8).mul_(255))
+            # All bits of a byte are set where the mask is true.
+            selected = mask[:, None].to(torch.uint8).mul_(255)
+            part = part ^ ((background ^ self._colors[color]) & selected)
         out[:, :, region.rows, region.columns] = part
 
     def _region(self, *, top: float, bottom: float, left: float, right: float) -> _Region:
         """Return the region between edges in scene coordinates."""
-        y = (torch.arange(self.height, device=self.device, dtype=torch.float32) + 0.5) * (_SIDE / self.height)
-        x = (torch.arange(self.width, device=self.device, dtype=torch.float32) + 0.5) * (_SIDE / self.width)
-        rows = slice(round(top * self.height / _SIDE), round(bottom * self.height / _SIDE))
-        columns = slice(round(left * self.width / _SIDE), round(right * self.width / _SIDE))
+        y = self._centres(self.height)
+        x = self._centres(self.width)
+        rows = slice(_pixel(top, self.height), _pixel(bottom, self.height))
+        columns = slice(_pixel(left, self.width), _pixel(right, self.width))
         return _Region(rows, columns, y[rows], x[columns])
+
+    def _centres(self, pixels: int) -> Tensor:
+        """Return the scene coordinates of the centres of rows or columns."""
+        number = torch.arange(pixels, device=self.device, dtype=torch.float32)
+        return (number + 0.5) * (_SIDE / pixels)
+
+
+def _pixel(edge: float, pixels: int) -> int:
+    """Return the row or column at an edge in scene coordinates."""
+    return round(edge * pixels / _SIDE)
 
 
 def _wave(turns: Tensor) -> Tensor:

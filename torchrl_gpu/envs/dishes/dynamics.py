@@ -85,9 +85,12 @@ def work(
         waiting = (stack + demand_of(prices, trend)).clamp_max(prices.stack_limit)
         washed = torch.minimum(waiting, washed)
         strain = strain + prices.stacked_odds * waiting / prices.stack_limit
-    broken = poisson(washed * prices.fragility * speed * (1 - care) * strain, chance)
+    mean_broken = washed * prices.fragility * speed * (1 - care) * strain
+    broken = poisson(mean_broken, chance)
     reward = prices.value * (washed - broken) - prices.damage * broken
-    reward = reward - prices.energy * speed**2 - prices.attention * care**2 - prices.wage
+    reward = reward - prices.energy * speed**2
+    reward = reward - prices.attention * care**2
+    reward = reward - prices.wage
     if stationary:
         return Slice(stack, fatigue, wear, trend, washed, broken, reward)
     used = wear + washed * prices.wear_per_dish
@@ -117,6 +120,8 @@ def poisson(mean: Tensor, chance: Tensor) -> Tensor:
     """
     count = torch.arange(MOST_BROKEN, device=mean.device, dtype=torch.int64)
     # The probability of k is that of k − 1, times mean / k.
-    factors = torch.cat([(-mean).exp()[:, None], mean[:, None] / (count[1:])], 1)
+    of_none = (-mean).exp()
+    ratios = mean[:, None] / (count[1:])
+    factors = torch.cat([of_none[:, None], ratios], 1)
     cumulative = factors.cumprod(1).cumsum(1)
     return (chance[:, None] >= cumulative).sum(1).float()

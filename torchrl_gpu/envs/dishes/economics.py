@@ -98,7 +98,9 @@ def slice_reward(prices: Economics, speed: np.ndarray, care: np.ndarray) -> np.n
     washed = prices.capacity * speed
     broken = _mean_broken(washed * prices.fragility * speed * (1 - care))
     gain = prices.value * washed - (prices.value + prices.damage) * broken
-    return gain - prices.energy * speed**2 - prices.attention * care**2 - prices.wage
+    gain = gain - prices.energy * speed**2
+    gain = gain - prices.attention * care**2
+    return gain - prices.wage
 
 
 def _mean_broken(mean: np.ndarray) -> np.ndarray:
@@ -135,14 +137,15 @@ def stationary_optimum(prices: Economics) -> Optimum:
     # Roots of the derivative beyond that speed, and below it.
     speeds.append(min(1.0, gain / (2 * energy) if energy > 0 else 1.0))
     if attention > 0:
-        roots = np.roots([loss**2 / attention, 0.0, -2 * (loss + energy), gain])
+        derivative = [loss**2 / attention, 0.0, -2 * (loss + energy), gain]
+        roots = np.roots(derivative)
         speeds += [root.real for root in roots if abs(root.imag) < 1e-9]
 
     speed = np.array([each for each in speeds if 0 <= each <= 1])
-    care = np.minimum(1.0, (speed / full_care) ** 2) if full_care > 0 else np.ones_like(speed)
-    reward = slice_reward(prices, speed, care)
-    best = int(reward.argmax())
-    derived = Optimum(float(speed[best]), float(care[best]), float(reward[best]))
+    care = np.ones_like(speed)
+    if full_care > 0:
+        care = np.minimum(1.0, (speed / full_care) ** 2)
+    derived = _best_of(prices, speed, care)
     searched = _grid_optimum(prices)
     # The search finds the derived optimum up to rounding, which is less exact.
     is_better = searched.reward > derived.reward + 1e-9 * max(1.0, abs(derived.reward))
@@ -151,14 +154,25 @@ def stationary_optimum(prices: Economics) -> Optimum:
 
 def _grid_optimum(prices: Economics) -> Optimum:
     """Search a grid of speeds and cares, and ever finer ones around its best point."""
-    best = np.array([0.5, 0.5])
+    best = Optimum(0.5, 0.5, -np.inf)
     width = 0.5
     while width > 1e-9:
-        speeds = np.linspace(max(0.0, best[0] - width), min(1.0, best[0] + width), 101)
-        cares = np.linspace(max(0.0, best[1] - width), min(1.0, best[1] + width), 101)
-        speed, care = np.meshgrid(speeds, cares, indexing="ij")
-        reward = slice_reward(prices, speed, care)
-        place = np.unravel_index(reward.argmax(), reward.shape)
-        best = np.array([speed[place], care[place]])
+        speed, care = np.meshgrid(_grid(best.speed, width), _grid(best.care, width), indexing="ij")
+        best = _best_of(prices, speed.ravel(), care.ravel())
         width /= 10
-    return Optimum(float(best[0]), float(best[1]), float(reward[place]))
+    return best
+
+
+def _best_of(prices: Economics, speed: np.ndarray, care: np.ndarray) -> Optimum:
+    """Return the best of some speeds and cares, (n,) each.
+
+    Of equal ones, it is the first.
+    """
+    reward = slice_reward(prices, speed, care)
+    best = int(reward.argmax())
+    return Optimum(float(speed[best]), float(care[best]), float(reward[best]))
+
+
+def _grid(middle: float, width: float) -> np.ndarray:
+    """Return points around a middle, within [0, 1]."""
+    return np.linspace(max(0.0, middle - width), min(1.0, middle + width), 101)

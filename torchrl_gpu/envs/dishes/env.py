@@ -81,11 +81,12 @@ class DishwashingEnv(EpisodicEnv):
         self.clip_length, self.frame_size = clips.clip_size(where, clip_length, frame_size, 16)
         self.stationary = arguments.flag(where, "stationary", stationary)
         self.economics = economics
+        action = Bounded(0.0, 1.0, (2,), dtype=torch.float32)
         outcomes = {name: Unbounded((1,), dtype=torch.float32) for name in ("profit", "clean", "broken")}
         super().__init__(
             num_envs,
             observations=self._observations(),
-            action=Bounded(0.0, 1.0, (2,), dtype=torch.float32),
+            action=action,
             outcomes=outcomes,
             max_steps=max_steps,
             device=device,
@@ -141,7 +142,9 @@ class DishwashingEnv(EpisodicEnv):
             state[phase] = drawn[:, 4 + i]
         if self.observe_as == "video":
             state["clip"] = clips.first_clip(self._camera.draw(state, zero), self.clip_length)
-            state["shown"] = self._state["shown"] + 1 if "shown" in self._state else torch.zeros_like(self._env_index)
+            # How many pictures were shown before is not reset with the episode: replay numbers frames by it.
+            shown = self._state.get("shown")
+            state["shown"] = torch.zeros_like(self._env_index) if shown is None else shown + 1
         return state
 
     def advance(self, state: dict[str, Tensor], action: Tensor) -> Advanced:
@@ -191,7 +194,10 @@ class DishwashingEnv(EpisodicEnv):
 
     def pictures(self, index: Sequence[int] | Tensor, width: int, height: int) -> Tensor:
         """Draw some of the shifts, uint8 (B, H, W, 3), RGB."""
-        rows = index if isinstance(index, Tensor) else torch.tensor(list(index), device=self.device, dtype=torch.int64)
+        if isinstance(index, Tensor):
+            rows = index
+        else:
+            rows = torch.tensor(list(index), device=self.device, dtype=torch.int64)
         camera = Camera(height, width, self.economics.stack_limit, self.device)
         seen = {name: self.entries[name][rows] for name in VISIBLE}
         return camera.draw(seen, self._clock[rows]).permute(0, 2, 3, 1).contiguous()

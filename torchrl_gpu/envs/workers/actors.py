@@ -69,6 +69,7 @@ class RayWorker:
         self._results = results
         # A handle of Ray has methods that no type checker knows.
         self._actor = cast("Any", ray.remote(num_cpus=1, max_restarts=0)(Actor).remote())
+        # All actors make their environments at the same time. `wait_ready` waits.
         self._pending = self._actor.make.remote(recipe)
         self._command = ""
         self.name = "an actor of Ray"

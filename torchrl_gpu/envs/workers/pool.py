@@ -84,6 +84,7 @@ class WorkerPool:
         # What a worker that is started anew must do to catch up.
         self._journal: list[_Sent] = []
         self._workers: list[ProcessWorker | RayWorker | None] = [None] * num_workers
+        # All that can be refused is refused before a process starts.
         self._check_sendable()
         self._transport = _transport(transport)
         self._transport.prepare(num_workers)
@@ -220,6 +221,7 @@ class WorkerPool:
         Workers that die meanwhile are replaced, and catch up.
         """
         self._journal.append(_Sent(command, tensors or {}))
+        # The dead are replaced at the end, so that the living need not wait for them.
         dead = {}
         for number in range(len(self._workers)):
             try:
@@ -257,6 +259,7 @@ class WorkerPool:
     def _replace(self, number: int, death: WorkerDied) -> None:
         """Start a worker anew that has died, until it has caught up."""
         while True:
+            # An environment that does not fit into memory would die for ever.
             self._deaths[number] += 1
             if self._deaths[number] >= self.most_deaths:
                 raise WorkerFailed(
@@ -277,7 +280,7 @@ class WorkerPool:
     def _catch_up(self, number: int) -> None:
         """Let a new worker do what the others have done since the rollout began."""
         first, count = self._shares[number]
-        # The journal has tensors of steps alone: the state in which the rollout began is still in the inputs of
+        # The journal only has the tensors of steps. The state in which the rollout began is still in the inputs of
         # "begin".
         for command, tensors in self._journal:
             for key, value in tensors.items():

@@ -9,7 +9,10 @@ from multiprocessing.connection import Connection
 
 from torchrl_gpu.envs.workers.shard import Command, Recipe, Shard, Tensors, WorkerDied, WorkerFailed, one_line
 
+# How long a process may take to end before it is killed.
 _SECONDS_TO_END = 5.0
+
+# Answer to a command that has succeeded; any other answer is an error in words.
 _READY = "ready"
 
 
@@ -33,13 +36,15 @@ class ProcessWorker:
         """Do nothing, since processes need no preparation."""
 
     def __init__(self, recipe: Recipe, inputs: dict[str, Tensors], results: dict[str, Tensors]) -> None:
+        # A forked process would inherit CUDA, and locks of threads that it does not have.
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
+        # As a daemon it ends with the trainer, even if nobody closes it.
         self._process = context.Process(target=serve, args=(theirs, recipe, inputs, results), daemon=True)
         try:
             self._process.start()
         finally:
-            # The worker must hold the only one, else nobody would see that it is gone.
+            # The worker must hold the only one, otherwise nobody would notice that it is gone.
             theirs.close()
         self.name = f"process {self._process.pid}"
 
@@ -105,10 +110,12 @@ def serve(pipe: Connection, recipe: Recipe, inputs: dict[str, Tensors], results:
                     shard = Shard(recipe)
                 else:
                     command: Command = pipe.recv()
+                    # Results go where the trainer looks for them; the pipe only says that they are there.
                     found = shard.run(command, inputs.get(command.name, {}))
                     for key, place in results.get(command.name, {}).items():
                         place.copy_(found[key])
                 answer = _READY
+            # These are of the pipe, not of the environment.
             except (EOFError, BrokenPipeError, ConnectionResetError):
                 raise
             # An environment may raise anything. The trainer ends the run with its words.

@@ -65,6 +65,7 @@ class SelfTest:
         self.state: Tensors = _copies(dict(env._env_state()))
         self._steps: list[tuple[TensorDictBase, Tensors]] = []
         try:
+            # A run with workers draws the same numbers as one without.
             with torch.random.fork_rng([env.device] if env.device.type == "cuda" else []):
                 for _ in range(_RESTARTS):
                     current = env.reset()
@@ -100,6 +101,7 @@ class SelfTest:
             pairs.append(("state", self._after, dict(self.env._env_state())))
         finally:
             self._restore()
+        # A difference of rounding is allowed, since libraries choose their algorithms by the size of a batch.
         is_exact = True
         for what, expected, found in pairs:
             self._check_close(what, expected, found)

@@ -16,7 +16,7 @@ from torchrl_gpu.envs.base import BatchedEnv, ConstructorArguments
 
 _SHARED = Path("/dev/shm")
 
-# Environments of a worker come in multiples of this where there are enough, see `shares`.
+# Environments of a worker come in multiples of this if there are enough, see `shares`.
 _UNIT = 16
 
 
@@ -103,6 +103,7 @@ class Shard:
         if frames is not None:
             self.env.set_frames(frames)
         self.env.seed = seed
+        # Copies: the tensors lie in memory that the trainer writes into.
         self.env._set_env_state({str(name): value.clone() for name, value in state.items()})
         return {}
 
@@ -118,6 +119,7 @@ class Shard:
         Returns:
             Its `next` under ("next", …), and the observations after restarts under ("current", …).
         """
+        # A step needs no more than actions, so nothing else is sent.
         given = self.env.full_action_spec.zero()
         for key, value in actions.items():
             given.set(key, value)

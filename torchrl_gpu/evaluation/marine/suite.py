@@ -145,6 +145,7 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
 
     def begin(self, env: MarineNavEnv, first: int) -> None:
         super().begin(env, first)
+        # A world is known by its row and its number in it. Numbers count through the rows.
         numbers = range(first, first + env.num_envs)
         env.assign_levels([bisect(self._firsts, number) - 1 for number in numbers])
 
@@ -154,6 +155,7 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
 
     def play_in(self, num_envs: int) -> MarineNavEnv:
         """Make an environment for somebody who watches, with the hardest row first."""
+        # The hardest worlds show most.
         env = super().play_in(num_envs)
         env.assign_levels([(-1 - i) % len(env.levels) for i in range(num_envs)])
         return env
@@ -163,6 +165,7 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
 
         Recorded are the first world of every row, and those of the last row if one of them is drawn.
         """
+        # Trajectories take memory, so only what may be drawn is recorded.
         hardest = self._firsts[-1] if self.writes_pictures else self.num_episodes
         numbers = range(env.first_env, env.first_env + num_episodes)
         record = [i - env.first_env for i in numbers if i in self._firsts or i >= hardest]
@@ -174,7 +177,7 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
         Released navigators are in it if these are the worlds of a published test.
         """
         published = published_for(self.env)
-        # The policy that is evaluated stands first.
+        # The policy that is evaluated comes first.
         ordered = {name: results[name]} if name in results else {}
         ordered |= results
         policies: list[PlainData] = []

@@ -97,6 +97,7 @@ class Trajectories:
     def film(self, which: int, width: int = 480) -> Tensor:
         """Draw a world from its start to its end, uint8 (T, width, width, 3), T ≤ 151."""
         last = int(self.length[which]) - 1
+        # A world that was over at once has one moment.
         stride = -(-last // MOST_FRAMES) or 1
         moments = [*range(0, last, stride), last]
         return torch.stack([self.picture(which, moment, width) for moment in moments])
@@ -132,6 +133,7 @@ class TrajectoryRecorder:
         """
         if not self.index:
             return
+        # A world that was over before is not under way any more.
         self._length += ~self._over
         self._over = over[self._which]
         state = self.env.state

@@ -119,7 +119,9 @@ def evaluate(env: PackingEnv, policy: Policy, num_episodes: int | None = None) -
     with evaluation(env, policy) as observation:
         while not done.all():
             chosen = clock.time(env.num_envs, policy, observation)
+            # To leave them out would change the batch, and with it the last bits of networks.
             chosen["action"] = torch.where(done, -1, chosen["action"])
+            # A step may skip an item, so whether one was placed is seen by their number.
             before = env.num_packed.clone()
             stepped = env.step(chosen)
             was_placed = env.num_packed > before

@@ -100,6 +100,7 @@ def packing_suite(
 
     Arguments are as in `suite_for`.
     """
+    # S of irregular objects is by the rule `com`, also where every legal placement counts as stable in training.
     suite = PackingSuite if env.catalogue.flat else IrregularSuite
     judge = "rule" if env.catalogue.flat and env.stability_judge == "rule" else "com"
     unseen = env.like(1, items=env.items.reseeded(seed), seed=seed, first_env=0, stability_judge=judge)
@@ -127,6 +128,7 @@ def easy(items: ItemSource, seed: int) -> ItemSource:
 
     A source without a pool gives the same ones.
     """
+    # The same seed would give the very objects that were trained on.
     if getattr(items, "seed", None) == seed:
         raise ValueError(f"evaluate: --seed must differ from that of the objects trained on, which is {seed}, too")
     return items.reseeded(seed)
@@ -241,6 +243,7 @@ def drop(env: PackingEnv, results: PackingResults, number: int) -> tuple[Tensor,
     from torchrl_gpu.envs.packing.physics import plan_of, settle_cases
 
     assert results.stable is not None
+    # One by one, each on those that have settled, as a robot would place them.
     bins = PackedBins(env, results)
     plans = [plan_of(bins, index) for index in range(number)]
     settled = settle_cases(plans, friction=env.friction)

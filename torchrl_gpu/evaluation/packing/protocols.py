@@ -103,6 +103,7 @@ class ProtocolSuite(PackingSuite):
         if sequences is not None:
             items = BoxSequences(str(sequences), unit, True, misfits)
             rules = PROTOCOLS[protocol]
+            # With the protocol's own catalogue, policies trained on the protocol can play the file.
             alike = AlikeSequences(items, rules["items"])
             self.foreign = alike.foreign(_BIN, rules["orientations"])
             changes["items"] = items if self.foreign else alike
@@ -167,6 +168,7 @@ def sequence_sizes(env: PackingEnv, number: int) -> list[Tensor]:
     key = made.begin(env.seed, row + env.first_env, torch.zeros_like(row))
     places = torch.arange(min(made.length, env.num_items), device=env.device, dtype=torch.int64)
     items = made.items(key, places.expand(number, -1)).cpu()
+    # Heights of boxes in millimetres are no whole cells.
     unit = env.bin.cell[0] if env.items.unit == "cells" else 1e-3
     height = (env.catalogue.height[:, 0].cpu().double() / unit).round().long()
     sizes = torch.cat([env.catalogue.extent[:, 0].cpu(), height[:, None]], 1)
@@ -178,6 +180,7 @@ def sequence_hash(sequences: Sequence[Tensor]) -> str:
 
     The length and the sizes of each sequence are hashed, as 32-bit little-endian integers.
     """
+    # A seed says little: a change of the generator would change the sequences without anybody noticing.
     digest = hashlib.sha256()
     for each in sequences:
         digest.update(len(each).to_bytes(4, "little"))

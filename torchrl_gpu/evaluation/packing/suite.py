@@ -137,6 +137,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         The first case is packed once beforehand, since a first call takes longer. Policies take turns, so that other
         load slows all of them alike.
         """
+        # The test of stability for S is no part of a policy's time.
         env = self.env.like(1, stability_judge="rule", items=self.env.shared_items())
         results: dict[str, list[PackingResults]] = {name: [] for name in policies}
         rehearsal = [0] if cases else []
@@ -158,6 +159,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         return pretrained_for(self.env)
 
     def like(self, num_envs: int) -> PackingEnv:
+        # Making a catalogue of irregular objects takes seconds.
         return self.env.like(num_envs, items=self.env.shared_items())
 
     def table(self, results: dict[str, PackingResults], name: str) -> tuple[Table, PlainData]:
@@ -208,6 +210,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
 
     def published(self) -> dict[str, float]:
         """Return utilizations of published policies by the same rules, in per cent."""
+        # No published policy may skip a box.
         if self.env.skip_unplaceable:
             return {}
         key = protocol_of(self.env) or "", self.env.visible_items
@@ -259,6 +262,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
             names = self.names()[: min(_MOST_PICTURES, self.num_episodes)]
             chosen = {_file_name(name, i): i for i, name in enumerate(names)}
         else:
+            # The median bin is typical; the best may be luck.
             chosen = {"packing": int(utilization.argsort()[len(utilization) // 2])}
         for name, index in chosen.items():
             film = viewer.frames(bins, index)
@@ -282,6 +286,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         return plans
 
     def tables(self, run: ComparedRun, options: TableOptions) -> Iterator[PlainData]:
+        # Boxes have a simulation of their own, so this one option of irregular packing has a meaning here.
         self.simulated = options.physics or 0
         return super().tables(run, replace(options, physics=None))
 

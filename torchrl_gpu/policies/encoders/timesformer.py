@@ -159,7 +159,8 @@ class Block(nn.Module):
         tokens = tokens + moved.transpose(1, 2)
         copies = first[:, None].expand(-1, frames, -1, -1)
         over_space = self.space_norm(torch.cat([copies, tokens], 2))
-        over_space = over_space.flatten(0, 1)  # (B·T, 1 + S, D)
+        # The class token and the S places of each frame, (B·T, 1 + S, D).
+        over_space = over_space.flatten(0, 1)
         moved = self.space(over_space).unflatten(0, (batch, frames))
         # The class token has a copy in each frame, and becomes their mean.
         first = first + moved[:, :, 0].mean(1, keepdim=True)

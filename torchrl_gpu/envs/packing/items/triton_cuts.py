@@ -77,7 +77,11 @@ def _layers(key, whole, min_side, max_side, most, turns, lane):
     is_listed = _is_long(whole, max_side).to(tl.int32)
     made = tl.where((lane == 0) & (is_listed == 0), whole, 0)
     zero = most - most
-    count, end, cuts, before, step = 1 - is_listed, 1 + is_listed, zero, zero, zero
+    count = 1 - is_listed
+    end = 1 + is_listed
+    cuts = zero
+    before = zero
+    step = zero
     here = before + 1
     while here < end:
         box = _at(listed, lane, here)

@@ -593,7 +593,8 @@ def by_torch(
     All bins after all placements are made and valued together.
     """
     device = heights.device
-    before = framed(heights, plan)[:, None, None, None]  # (N, 1, 1, 1, X + 2, Y + 2)
+    # With a frame of one cell, (N, 1, 1, 1, X + 2, Y + 2).
+    before = framed(heights, plan)[:, None, None, None]
     inside = []
     there = legal
     for axis, cells in enumerate(heights.shape[1:]):

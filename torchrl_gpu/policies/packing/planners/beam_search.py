@@ -117,7 +117,8 @@ class _BeamSearch(TensorDictModuleBase):
         gains = lines.gain[..., None] + added
         goes_on = torch.where(legal, gains, NEVER)
         stops = torch.where(legal.any(2), NEVER, lines.gain)
-        score = torch.cat([goes_on.flatten(1), stops], 1)  # (N, W·K·A + W)
+        # Each line with each item on each placement, and each line that ends here, (N, W·K·A + W).
+        score = torch.cat([goes_on.flatten(1), stops], 1)
         num_grown = min(_SPARE * self.beam, score.shape[1])
         best, at = score.topk(num_grown, 1)  # (N, C)
 
