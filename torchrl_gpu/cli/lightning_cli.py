@@ -102,7 +102,10 @@ class SaveConfig(SaveConfigCallback):
         """Save nothing yet, so that a run that does not begin leaves an earlier file."""
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: object) -> None:
-        if not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        # This brings torchrl, and --help does without it.
+        from torchrl_gpu.training.trainer_fields import is_trial
+
+        if not is_trial(trainer):
             super().setup(trainer, pl_module, "fit")
 
 
