@@ -188,6 +188,7 @@ class PackageCLI(LightningCLI):
         trainer = self._get(self.config, "trainer")
         if trainer.precision == "auto":
             device = get_device("cpu" if trainer.accelerator == "cpu" else "auto")
+            # In software such products take several times as long as in float32.
             fast = machine.multiplies_bfloat16(device)
             trainer.precision = "bf16-mixed" if fast else "32-true"
             if self.name == "fit":

@@ -260,6 +260,7 @@ class AgentRun(EnvRun):
             self.log_step({**values, **self.outcomes, **self.agent.metrics, "frames": self.frames})
         if not losses:
             return {}
+        # The last one alone, as Lightning's callbacks look at every loss for spikes, which a mean would hide.
         last = list(losses[-1].values())
         return {"loss": torch.stack(last).sum() if len(last) > 1 else last[0]}
 
