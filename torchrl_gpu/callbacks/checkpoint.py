@@ -217,15 +217,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         asked = signals.terminate or trainer.received_sigterm
         interrupted, asked, requeue, due = any_of_all(trainer, signals.interrupt, asked, signals.requeue, due)
         if interrupted or asked or requeue:
-            saved = self._save(trainer, pl_module, LAST, self.save_replay)
-            if saved:
-                path = self.folder(trainer) / LAST
-                rank_zero_info(f"EpisodeCheckpoint: asked to end; saved {path}, go on with --ckpt_path last")
-            signals.requeue = False
-            if interrupted:
-                raise KeyboardInterrupt
-            if asked or (saved and requeue_from(trainer)):
-                raise SIGTERMException
+            self._save_and_end(trainer, pl_module, interrupted=interrupted, asked=asked)
         if not due:
             return
         self._passed = passed
@@ -234,6 +226,21 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             self._waits = True
         else:
             self._save_numbered(trainer, pl_module)
+
+    def _save_and_end(self, trainer: Trainer, pl_module: LightningModule, *, interrupted: bool, asked: bool) -> None:
+        """Save `last.ckpt` and end the run, in all processes.
+
+        A job that was to be requeued goes on where it could not be saved, or SLURM does not start it again.
+        """
+        saved = self._save(trainer, pl_module, LAST, self.save_replay)
+        if saved:
+            path = self._open_folder.path / LAST
+            rank_zero_info(f"EpisodeCheckpoint: asked to end; saved {path}, go on with --ckpt_path last")
+        self._signals.requeue = False
+        if interrupted:
+            raise KeyboardInterrupt
+        if asked or (saved and requeue_from(trainer)):
+            raise SIGTERMException
 
     def _multiples(self, trainer: Trainer, pl_module: LightningModule) -> tuple[int, ...]:
         episodes = self._episodes(cast("Tensor", pl_module.episodes)) if self.every_n_episodes else 0
@@ -262,7 +269,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
                 " every trainer.check_val_every_n_epoch epochs"
             )
         if self._trains and not is_trial(trainer) and not self._save(trainer, pl_module, LAST, self.save_replay):
-            path = self.folder(trainer) / LAST
+            path = self._open_folder.path / LAST
             raise OSError(errno.EIO, "the run is over, and its last checkpoint could not be written", str(path))
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

@@ -258,13 +258,13 @@ class RunFolder:
         """
         path = self.path / name
         checkpoint_id = trainer.strategy.broadcast(new_id())
-        parts = _parts_to_write(trainer, module, path, checkpoint_id, replay)
+        parts = _parts_to_write(trainer, module, path, checkpoint_id, replay=replay)
         own_part = part_path(path, checkpoint_id, trainer.global_rank)
         entry: Manifest | None = None
         problem: Exception | None = None
         size = 0
         try:
-            part = _own_state(trainer, module, checkpoint_id, replay)
+            part = _own_state(trainer, module, checkpoint_id, replay=replay)
             size = bytes_of(part)
             if part is not None:
                 write_whole(part, own_part)
@@ -310,7 +310,7 @@ class RunFolder:
 
 
 def _parts_to_write(
-    trainer: Trainer, module: LightningModule, path: Path, checkpoint_id: str, replay: bool
+    trainer: Trainer, module: LightningModule, path: Path, checkpoint_id: str, *, replay: bool
 ) -> list[Path]:
     """List the parts of all processes.
 
@@ -322,7 +322,9 @@ def _parts_to_write(
     return [part_path(path, checkpoint_id, rank) for rank in ranks]
 
 
-def _own_state(trainer: Trainer, module: LightningModule, checkpoint_id: str, replay: bool) -> dict[str, object] | None:
+def _own_state(
+    trainer: Trainer, module: LightningModule, checkpoint_id: str, *, replay: bool
+) -> dict[str, object] | None:
     """Collect what this process adds in a file of its own, if anything."""
     part_state = getattr(module, "part_state", None)
     part = None if part_state is None else part_state(trainer.global_rank, replay)

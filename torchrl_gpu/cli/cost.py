@@ -36,6 +36,7 @@ def main(argv: list[str]) -> None:
     from torchrl_gpu.cli.lightning_cli import build
 
     with tempfile.TemporaryDirectory(prefix="torchrl_gpu-cost-") as folder:
+        # Nothing is written that outlasts the trial, and no callback takes part in its time.
         trial = [f"--trainer.default_root_dir={folder}", "--trainer.logger=false", "--trainer.callbacks=[]"]
         trial += ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false"]
         trial += ["--trainer.limit_val_batches=0", "--trainer.enable_checkpointing=false"]

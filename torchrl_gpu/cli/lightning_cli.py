@@ -102,7 +102,10 @@ class SaveConfig(SaveConfigCallback):
         """Save nothing yet, so that a run that does not begin leaves an earlier file."""
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: object) -> None:
-        if not trainer.fast_dev_run:  # type: ignore[attr-defined]
+        # This brings torchrl, and --help does without it.
+        from torchrl_gpu.training.trainer_fields import is_trial
+
+        if not is_trial(trainer):
             super().setup(trainer, pl_module, "fit")
 
 
@@ -185,6 +188,7 @@ class PackageCLI(LightningCLI):
         trainer = self._get(self.config, "trainer")
         if trainer.precision == "auto":
             device = get_device("cpu" if trainer.accelerator == "cpu" else "auto")
+            # In software such products take several times as long as in float32.
             fast = machine.multiplies_bfloat16(device)
             trainer.precision = "bf16-mixed" if fast else "32-true"
             if self.name == "fit":

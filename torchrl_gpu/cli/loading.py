@@ -84,6 +84,8 @@ def load_policy(
     suite = suite_of(module, stage)
     policies: dict[str, Policy] = {"random": RandomActions(suite.env), **suite.pretrained(), **suite.baselines()}
     policies |= suite.policies_of(module)
+    # Weights that nothing was learned by say nothing about a task, so that something better plays where no checkpoint
+    # is named.
     untrained = next(name for name in (*suite.preferred, *policies) if name in policies)
     name = wanted or (untrained if saved is None else module.learner_name)
     # A shell splits a name at its spaces.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torchrl_gpu.callbacks.env_streams import EnvStreams, check_names, overlays_of, title
 from torchrl_gpu.cli.parser import TOKEN_VARIABLES, OneLineParser, positive, whole
@@ -38,9 +38,17 @@ def run(word: str, argv: list[str], port_tries: int) -> None:
     names = args.streams or (["env0"] if args.num_envs == 1 else ["env0", "worst", "best", "grid"])
     check_names(names, args.num_envs)
     keep_freed_memory()
-    options = ("host", "port", "token", "view_token", "fps", "max_clients", "allowed_origins")
-    serving: dict[str, Any] = {name: getattr(args, name) for name in options}
-    server = StreamServer(port_tries=port_tries, tls=tuple(args.tls) if args.tls else None, **serving)
+    server = StreamServer(
+        host=args.host,
+        port=args.port,
+        token=args.token,
+        view_token=args.view_token,
+        fps=args.fps,
+        max_clients=args.max_clients,
+        allowed_origins=args.allowed_origins,
+        port_tries=port_tries,
+        tls=tuple(args.tls) if args.tls else None,
+    )
     with until_told_to_end() as ending, server:
         for name in names:
             server.declare(name, f"{title(name)} ({LOADING})")

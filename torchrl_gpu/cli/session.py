@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +38,7 @@ class ViewerSession:
         server: StreamServer,
         streams: EnvStreams,
         speed: float = 2.0,
-        meta: dict[str, Any] | None = None,
+        meta: dict[str, object] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.player = player
@@ -67,7 +67,7 @@ class ViewerSession:
             self.handle(command.name, command.value)
         if self.server.watchers() and not self.paused and self.now() >= self._next:
             self._step()
-        self.streams.publish(self.version, step=self.steps, **self.meta)
+        self.streams.publish(self.version, None, step=self.steps, **self.meta)
 
     def handle(self, name: str, value: object = None) -> None:
         """Carry out a viewer's command.

@@ -9,11 +9,11 @@ import functools
 import importlib
 import io
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -26,6 +26,7 @@ from torchrl_gpu.streaming.codecs.libavcodec import error_text, file_stream
 
 if TYPE_CHECKING:
     from av.container import InputContainer
+    from av.sidedata.sidedata import SideData
     from av.video.frame import VideoFrame
 
 _LOG = logging.getLogger(__name__)
@@ -331,7 +332,7 @@ def _orientation(frame: VideoFrame, name: str) -> Orientation:
         ValueError: It is no quarter turn or mirror image.
     """
     # PyAV's own types take this for a mapping of names.
-    side_data: Any = frame.side_data
+    side_data = cast("Iterable[SideData]", frame.side_data)
     matrices = [data for data in side_data if data.type.name == "DISPLAYMATRIX"]
     if not matrices:
         return Orientation()

@@ -15,6 +15,7 @@ _FILE_WIDTH = 150
 def wide_console() -> Console:
     """Console as wide as the terminal, or wide enough for a table in a file."""
     console = Console()
+    # Rich takes 80 columns where there is no terminal, and cuts long rows.
     return console if console.is_terminal else Console(width=_FILE_WIDTH)
 
 

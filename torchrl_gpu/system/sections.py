@@ -97,6 +97,7 @@ def section(name: str) -> AbstractContextManager[None]:
 
     Costs next to nothing where no clock runs, as outside of training.
     """
+    # Seconds of other threads run at the same time as those of training, and would be counted twice.
     if _clock is None or _clock.thread != threading.get_ident():
         return _NOTHING
     if torch.autograd._profiler_enabled():

@@ -21,6 +21,7 @@ from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.policies.wrapper import PolicyWrapper
 from torchrl_gpu.training.accelerated.choice import GraphOption
 from torchrl_gpu.training.run import STEPS_PER_EPOCH, EnvRun
+from torchrl_gpu.training.trainer_fields import datamodule_of
 from torchrl_gpu.training.updates.compiled import CompiledLosses
 from torchrl_gpu.training.updates.graphed import Batches, GraphedLearning, GraphedUpdate, Losses
 from torchrl_gpu.training.updates.optimizers import keep_capturable
@@ -125,8 +126,7 @@ class AgentRun(EnvRun):
         epochs = trainer.max_epochs
         if epochs is None or epochs < 0:
             return most
-        data = getattr(trainer, "datamodule", None)
-        steps = getattr(data, "steps_per_epoch", None) or STEPS_PER_EPOCH
+        steps = getattr(datamodule_of(trainer), "steps_per_epoch", None) or STEPS_PER_EPOCH
         limit = trainer.limit_train_batches
         steps = min(steps, limit) if isinstance(limit, int) else int(steps * limit)
         return min(most, epochs * steps * self.updates_of_step)
@@ -260,6 +260,7 @@ class AgentRun(EnvRun):
             self.log_step({**values, **self.outcomes, **self.agent.metrics, "frames": self.frames})
         if not losses:
             return {}
+        # The last one alone, as Lightning's callbacks look at every loss for spikes, which a mean would hide.
         last = list(losses[-1].values())
         return {"loss": torch.stack(last).sum() if len(last) > 1 else last[0]}
 

@@ -31,6 +31,7 @@ from torchrl_gpu.training.data.demonstrations import DemonstrationEpisodes, Held
 from torchrl_gpu.training.lightning_callbacks import adapt_resumed
 from torchrl_gpu.training.run import EnvFactory, EnvRun, check_counts
 from torchrl_gpu.training.step_log import on_host
+from torchrl_gpu.training.trainer_fields import datamodule_of
 from torchrl_gpu.training.updates.graphed import GraphedLearning
 from torchrl_gpu.training.updates.learner import ModuleLearner
 
@@ -156,7 +157,7 @@ class BehaviourCloning(EnvRun):
             super().setup(stage)
         else:
             self.check_precision()
-        data = getattr(self.trainer, "datamodule", None)
+        data = datamodule_of(self.trainer)
         if not isinstance(data, DemonstrationEpisodes):
             if stage == "fit":
                 came = type(data).__name__
@@ -292,7 +293,8 @@ class BehaviourCloning(EnvRun):
     @in_section("step")
     def training_step(self, batch: object, batch_idx: int) -> dict[str, Tensor]:
         most = self.updates_per_step
-        data: DemonstrationEpisodes = self.trainer.datamodule  # type: ignore[attr-defined]
+        data = datamodule_of(self.trainer)
+        assert isinstance(data, DemonstrationEpisodes), "`setup` takes no other"
         # Without a number of steps an epoch is a pass.
         if data.asked_steps is None:
             a_pass = self._updates_of(len(self._rows))

@@ -98,6 +98,7 @@ class OnPolicy(AgentRun):
 
     def check_fit(self) -> None:
         rows = self.num_trajectories * self.rollout_steps
+        # A last batch of another size would be another CUDA graph, and its gradients would count more.
         if rows % self.minibatches:
             raise ValueError(
                 f"{type(self).__name__}: minibatches must divide the {rows} steps of a rollout, {self.rollout_steps} of"

@@ -277,6 +277,7 @@ class EnvRun(LightningModule):
         self.check_fit()
         strategy = self.trainer.strategy
         if self.leaves_weights_out and isinstance(strategy, DDPStrategy):
+            # DDP would wait for gradients that never come.
             strategy._ddp_kwargs.setdefault("find_unused_parameters", True)
         if self.global_rank:
             # Lightning seeds all processes alike, so that they would draw the same noise and the same batches.
@@ -582,6 +583,7 @@ class EnvRun(LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, object]) -> None:
         self.frames = whole("checkpoint", "frames", checkpoint.get("frames", 0), 0, _MOST_FRAMES)
+        # Environment and replay are made later, so that their states wait until then.
         self.resume.checkpoint = checkpoint
 
     @property
@@ -621,6 +623,7 @@ class EnvRun(LightningModule):
             ValueError: They are not those of this run.
         """
         check_fixed(resumed.changed, resumed.where)
+        # The replay comes first: where it is of other returns, the run must not begin.
         part = resumed.part(self.global_rank)
         self.restore_part(part, resumed.path)
         state = part if self.global_rank else resumed.content

@@ -72,6 +72,7 @@ class StepLog:
         if trainer.world_size > 1:
             is_outcome = [name in outcomes for name in tensors]
             together = _mean_over_processes(trainer, together, is_outcome)
+        # All values at once: the device is waited for at each copy.
         with section("transfer"):
             on_cpu = together.cpu()
         read = dict(zip(tensors, on_cpu, strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lightning.pytorch import Callback, Trainer
+from lightning.pytorch import Callback, LightningDataModule, Trainer
 
 
 def callbacks_of(trainer: Trainer) -> list[Callback]:
@@ -12,6 +12,12 @@ def callbacks_of(trainer: Trainer) -> list[Callback]:
     """
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     return callbacks
+
+
+def datamodule_of(trainer: Trainer) -> LightningDataModule | None:
+    """Return the data module of a Trainer, if it was given one."""
+    data: LightningDataModule | None = getattr(trainer, "datamodule", None)
+    return data
 
 
 def is_trial(trainer: Trainer) -> bool:

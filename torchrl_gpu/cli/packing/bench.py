@@ -124,6 +124,7 @@ def measure(
         _timed(each.run, 1)
         once = _timed(each.run, 1)
         each.calls = max(1, round(seconds / repetitions / once))
+        # At least twice, as one time says nothing of the range.
         turns[id(each)] = max(2, min(repetitions, round(seconds / (once * each.calls))))
     # Rows take turns. One row after the other would be simpler, and a processor that grows hot, or another program,
     # would slow down one row and not the next.

@@ -9,7 +9,7 @@ import math
 import numbers
 import sys
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -216,30 +216,43 @@ def _color_map_on(device: torch.device) -> Tensor:
     return colors
 
 
-def _write(canvas: Any, frame: Any, found: FrameFormat, depth: Any) -> None:
-    """Write (…, C) numbers as (…, 3) pixels.
+def _write(canvas: Frame, frame: Frame, found: FrameFormat, depth: Depth) -> None:
+    """Write (…, C) numbers as (…, 3) pixels, both on the same device."""
+    if isinstance(canvas, np.ndarray):
+        _write_on_host(canvas, cast("np.ndarray", frame), found, depth)
+    else:
+        _write_on_device(canvas, cast("Tensor", frame), found, depth)
 
-    On the host a frame that needs more than a copy is worked on in blocks: each step of the arithmetic makes an array
-    of its own, which for a whole picture would not stay in the processor's cache. The canvas is halved until a part is
-    small enough, as the axes of a grid leave no single axis to cut along.
-    """
-    on_host = isinstance(canvas, np.ndarray)
+
+def _write_on_device(canvas: Tensor, frame: Tensor, found: FrameFormat, depth: Depth) -> None:
     if found.kind in ("rgb", "gray"):
         canvas[...] = frame
-    elif not on_host and found.kind == "rgba":
+    elif found.kind == "rgba":
         wide = frame.int()
         alpha = wide[..., 3:]
         canvas[...] = ((wide[..., :3] * alpha + WHITE * (255 - alpha) + 127) // 255).byte()
-    elif not on_host:
+    else:
+        assert depth is not None
         canvas[...] = _colors_on_device(frame, depth)
+
+
+# A frame that needs more than a copy is worked on in blocks: each step of the arithmetic makes an array of its own,
+# which for a whole picture would not stay in the processor's cache. The canvas is halved until a part is small enough,
+# as the axes of a grid leave no single axis to cut along.
+def _write_on_host(canvas: np.ndarray, frame: np.ndarray, found: FrameFormat, depth: Depth) -> None:
+    if found.kind in ("rgb", "gray"):
+        canvas[...] = frame
+    elif canvas.size <= _BLOCK and found.kind == "rgba":
+        canvas[...] = _over_white(frame)
     elif canvas.size <= _BLOCK:
-        canvas[...] = _over_white(frame) if found.kind == "rgba" else _colors(frame, depth)
+        assert isinstance(depth, tuple), "that of a frame on the host"
+        canvas[...] = _colors(frame, depth)
     elif len(canvas) == 1:
-        _write(canvas[0], frame[0], found, depth)
+        _write_on_host(canvas[0], frame[0], found, depth)
     else:
         half = len(canvas) // 2
-        _write(canvas[:half], frame[:half], found, depth)
-        _write(canvas[half:], frame[half:], found, depth)
+        _write_on_host(canvas[:half], frame[:half], found, depth)
+        _write_on_host(canvas[half:], frame[half:], found, depth)
 
 
 def _over_white(frame: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from torchrl_gpu.evaluation.episodes import suite_for
 from torchrl_gpu.evaluation.suite import UNSEEN_SEED, Suite, unseen_seed
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.arguments import whole
+from torchrl_gpu.training.trainer_fields import datamodule_of
 
 
 class StepLoader:
@@ -158,9 +159,11 @@ class Episodes(LightningDataModule):
 
 def suite_of(module: LightningModule, stage: str = "test", num_episodes: int | None = None) -> Suite:
     """Suite of a stage, of the Trainer's data module or else of default `Episodes`."""
-    data = getattr(module.trainer, "datamodule", None)
-    if data is None or not hasattr(data, "suite"):
-        data = Episodes()
-        data.trainer = module.trainer
-    suite: Suite = data.suite(stage, num_episodes)
+    data = datamodule_of(module.trainer)
+    make = getattr(data, "suite", None)
+    if make is None:
+        episodes = Episodes()
+        episodes.trainer = module.trainer
+        make = episodes.suite
+    suite: Suite = make(stage, num_episodes)
     return suite

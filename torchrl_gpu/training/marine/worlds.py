@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from torchrl_gpu.envs.marine.env import MarineNavEnv
 from torchrl_gpu.evaluation.marine.suite import NavigationSuite
@@ -14,8 +13,8 @@ Rows = str | Sequence[Sequence[float]]
 
 
 # What the papers evaluate with, as arguments of `MarineNavEnv`.
-_VALIDATION: dict[str, Any] = {"curriculum": "evaluation", "max_steps": 1000, "end_on_collision": True}
-_TEST_V2: dict[str, Any] = {"curriculum": "test", "max_steps": 360, "end_on_collision": False}
+_VALIDATION: dict[str, object] = {"curriculum": "evaluation", "max_steps": 1000, "end_on_collision": True}
+_TEST_V2: dict[str, object] = {"curriculum": "test", "max_steps": 360, "end_on_collision": False}
 _TESTS = {"v2": _TEST_V2, "v3": _VALIDATION}
 
 
@@ -83,7 +82,7 @@ class NavigationWorlds(Episodes):
             changes["curriculum"] = env.levels
         elif levels != "auto":
             changes["curriculum"] = levels
-        suite = NavigationSuite.of_rows(env, each, self.pictures, self.batch_size, **changes)
+        suite = NavigationSuite.of_rows(env, each, self.pictures, self.batch_size, None, **changes)
         if num_episodes is None:
             return suite
         each = -(-num_episodes // len(suite.env.levels))
