@@ -857,7 +857,6 @@ add(
     "carton numbers",
     csv("Carton No.,L mm,W mm,H mm", "7,400,300,200", "9,400,300,200"),
     [(1, (400, 300, 200), None)] * 2,
-    doubts="Carton No",
 )
 add("number of cartons", csv("sku,No. of cartons,L mm,W mm,H mm", "A,2,400,300,200"), [NO_WEIGHT])
 add(
