@@ -64,7 +64,10 @@ def _carried_columns(found: BoxList) -> dict[object, dict[str, str]]:
 
 
 def _own_name(name: str, cells: Mapping[str, object]) -> str:
-    """Name of a carried column; one that the plan has itself gets the word "list" before it."""
+    """Name of a carried column.
+
+    One that the plan has itself gets the word "list" before it.
+    """
     return f"list {name}" if name in cells else name
 
 
@@ -80,7 +83,10 @@ def _in_own_units(row: Row, unit: str) -> Row:
 
 
 def _text(value: object, decimal: str) -> str:
-    """Write a cell: a number with the list's decimal sign, a text so that no spreadsheet computes it."""
+    """Write a cell.
+
+    A number has the decimal sign of the list, and no spreadsheet computes a text.
+    """
     if isinstance(value, float):
         text = f"{value:.{_DIGITS}f}".rstrip("0").rstrip(".")
         return text.replace(".", COMMA) if decimal == COMMA else text
