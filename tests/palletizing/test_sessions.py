@@ -361,7 +361,7 @@ def test_measured_heights_replace_the_heightmap_but_for_noise(tmp_path: Path) ->
     assert torch.allclose(exact.heights, (10 * seen).round().clamp_min(0) / 10, atol=1e-3)
 
 
-def test_fragile_boxes_stay_so_beside_others(tmp_path: Path) -> None:
+def test_fragile_boxes_stay_fragile_next_to_others(tmp_path: Path) -> None:
     cell = opened(tmp_path, policy="first-fit")
     for fragile in (True, False):
         cell.ask("offer", boxes=[{"sides": [600, 200, 50], "fragile": fragile}])
@@ -463,7 +463,7 @@ def test_file_of_a_session_is_read(tmp_path: Path) -> None:
 
 
 def test_a_session_is_a_value(tmp_path: Path) -> None:
-    """Calls leave the progress that they are given as it is."""
+    """Calls do not change the progress that they are given."""
     session = PackingSession(SMALL, "cpu")
     begin = session.begin()
     offered, _ = session.offer(begin, [BOX])

@@ -217,8 +217,8 @@ class Packer:
     Args:
         pallet: Of every row.
         open_pallets: M, pallets of a row that are open at a time.
-        turns: Orientations, "fixed", "yaw" or "axis", of which each box takes those that leave a side vertical that
-            may be.
+        turns: "fixed", "yaw" (turned about the vertical) or "axis" (any side up). A box takes those orientations that
+            leave a permitted side vertical.
         stability: Rule for legal placements, one of `STABILITY_RULES`.
         policy: One of `HEURISTICS`, a policy that comes with the package, or the path of a file of one.
         step: Cells between neighbouring places.
@@ -433,7 +433,7 @@ class Packer:
 
         Args:
             state: Of all pallets.
-            most: Boxes of a pallet whose loads are tracked, at most. At 0 no load is limited.
+            most: Largest number of boxes on a pallet, for which there is room in the tables. 0 limits no load.
         """
         shape = state.number.shape
         cells = self.bin.cells if most else (0, 0)
@@ -574,7 +574,7 @@ class Packer:
         heights = state.heightmap[0, 0]
         level = resting.level + self.pallet.deck
         top = resting.top + self.pallet.deck
-        # What is higher than the base reaches into the cells from beside the box, and carries nothing of it.
+        # What is higher than the base is a neighbour that reaches into these cells, and carries nothing of the box.
         carries = resting.region & (heights <= level + self.bin.tolerance)
         touches = carries & resting.touching
         owned = resting.reached & (heights <= top)
@@ -676,9 +676,9 @@ class Packer:
 
         Args:
             state: N pallets in all.
-            prepared: Boxes, whose catalogue the items are rows of.
+            prepared: Boxes. The items are rows of their catalogue.
             item: Rows, −1 for none, (N, K) int64.
-            weight: Kilograms, (N, K) float32. An item whose weight is not known, 0, goes on no box of limited load.
+            weight: Kilograms, (N, K) float32. An item of unknown weight, 0, may not go on a box of limited load.
         """
         heightmap = state.heightmap.flatten(0, 1)
         bears = state.bears.flatten(0, 1)
