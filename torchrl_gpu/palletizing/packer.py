@@ -200,6 +200,25 @@ class _Place:
 
 
 @dataclass(frozen=True)
+class _BestOnOpen:
+    """Placement that the policy prefers on each open pallet, N = R·M.
+
+    Attributes:
+        action: Number among all places of all boxes that are offered, (N,) int64.
+        placement: The same as box, turn and place, (N,).
+        fits: Whether any box fits, (R, M) bool. If not, the others are of no placement.
+        hollow: Room that the box would make unreachable, cubic metres, inf where none fits, (R, M) float64.
+        places_of_box: Places of one box, by which actions count.
+    """
+
+    action: Tensor
+    placement: Placement
+    fits: Tensor
+    hollow: Tensor
+    places_of_box: int
+
+
+@dataclass(frozen=True)
 class _PalletPlaces:
     """What heuristics read of pallets, see `PackingPlaces`."""
 
@@ -480,9 +499,35 @@ class Packer:
             prepared: Boxes, whose numbers `offered` has.
             offered: (R, K) int64, −1 for none.
         """
+        row = torch.where(offered >= 0, prepared.row[offered.clamp_min(0)], -1)
+        best = self._best_on_open(state, prepared, offered, row)
+        some_fits = best.fits.any(1)
+        # Of the pallets where a box fits the one that it leaves the least hollow on. Where none fits a new pallet is
+        # opened, next to those that are open, or in place of the fullest of them.
+        slot = best.hollow.argmin(1)
+        fullest = torch.where(state.number < 0, torch.inf, state.volume).argmax(1)
+        slot = torch.where(some_fits, slot, fullest)
+        pallet = self._numbers(len(offered)) * self.open_pallets + slot
+        # The action is a number among all places of all boxes that are offered. On a new pallet the first box goes that
+        # fits one.
+        offer = best.action[pallet] // best.places_of_box
+        fits_empty = (row >= 0) & (prepared.first[row.clamp_min(0)] >= 0)
+        offer = torch.where(some_fits, offer, fits_empty.byte().argmax(1))
+        fresh = ~some_fits & fits_empty.any(1)
+        box = torch.where(some_fits | fresh, _pick(offered, offer), -1)
+        number = torch.where(fresh, state.opened, _pick(state.number, slot))
+        first = self._first_placement(prepared, _pick(row, offer))
+        place = _Place.of(best.placement).rows(pallet).where(some_fits, _Place.of(first))
+        z = place.z - self.pallet.deck
+        return Choice(box, offer, slot, number, fresh, place.turn, place.x, place.y, z)
+
+    def _best_on_open(self, state: Pallets, prepared: PreparedBoxes, offered: Tensor, row: Tensor) -> _BestOnOpen:
+        """Find the placement that the policy prefers on each open pallet.
+
+        `row` (R, K) int64 are the catalogue rows of the boxes that are offered.
+        """
         rows = len(offered)
         pallets = self.open_pallets
-        row = torch.where(offered >= 0, prepared.row[offered.clamp_min(0)], -1)
         item = row.repeat_interleave(pallets, 0)  # (N, K)
         heightmap = state.heightmap.flatten(0, 1)
         weight = torch.where(offered >= 0, prepared.weight[offered.clamp_min(0)], 0.0)
@@ -495,26 +540,8 @@ class Packer:
         fits = self.kernels.any_legal(legal).view(rows, pallets)
         placement = self._placement(prepared, item, action, z_map)
         hollow = self._hollow(heightmap, placement, prepared.catalogue)
-        # Of the pallets where the box fits the one that it leaves the least hollow on.
         hollow = torch.where(fits, hollow.view(rows, pallets), torch.inf)
-        slot = hollow.argmin(1)
-        some_fits = fits.any(1)
-        # Where nothing fits there is a new pallet, next to those that are open, or in place of the fullest of them.
-        fullest = torch.where(state.number < 0, torch.inf, state.volume).argmax(1)
-        slot = torch.where(some_fits, slot, fullest)
-        pallet = self._numbers(rows) * pallets + slot
-        # The action is a number among all places of all boxes that are offered.
-        offer = action[pallet] // legal[0, 0].numel()
-        fits_empty = (row >= 0) & (prepared.first[row.clamp_min(0)] >= 0)
-        offer = torch.where(some_fits, offer, fits_empty.byte().argmax(1))
-        box = _pick(offered, offer)
-        fresh = ~some_fits & fits_empty.any(1)
-        number = torch.where(fresh, state.opened, _pick(state.number, slot))
-        first = self._first_placement(prepared, _pick(row, offer))
-        place = _Place.of(placement).rows(pallet).where(some_fits, _Place.of(first))
-        box = torch.where(some_fits | fresh, box, -1)
-        z = place.z - self.pallet.deck
-        return Choice(box, offer, slot, number, fresh, place.turn, place.x, place.y, z)
+        return _BestOnOpen(action, placement, fits, hollow, places_of_box=legal[0, 0].numel())
 
     def _hollow(self, heightmap: Tensor, placement: Placement, catalogue: Catalogue) -> Tensor:
         """Room that boxes make unreachable below them, cubic metres, (N,) float64."""
