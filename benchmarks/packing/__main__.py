@@ -1,4 +1,4 @@
-"""`python -m benchmarks.packing`: PackingEnv beside others."""
+"""`python -m benchmarks.packing`: PackingEnv compared with others."""
 
 import sys
 

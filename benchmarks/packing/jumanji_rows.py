@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from torchrl_gpu.cli.packing.bench import TimedRow
 
 MISSING = "not installed; the extra peers brings it"
-# Environment steps of one call over the whole batch, and at least of each environment: so many hide the cost of the
-# call.
+# Environment steps of one call over the whole batch, and at least of each environment. Fewer would measure the call
+# itself.
 _STEPS = 1024
 _LEAST_SCAN = 4
 

@@ -162,7 +162,7 @@ def test_boxes_keep_their_gap_and_stick_out_no_further_than_they_may() -> None:
     assert apart.min() >= 0.29 + 0.02 - 1e-9
 
 
-def test_a_box_beside_the_pallet_has_no_floor() -> None:
+def test_space_around_the_pallet_is_no_floor() -> None:
     packer = Packer(Pallet(0.2, 0.2, 1.0, overhang=0.2, cell=0.01), stability="none", device="cpu")
     found = sequence(packer, Boxes.of([[0.1, 0.1, 0.1]] * 4))
     lower = np.array([corner for _, corner, _ in found])

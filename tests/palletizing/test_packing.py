@@ -119,7 +119,7 @@ def check_loads(plans: PalletPlans) -> None:
 
 
 def mixed_orders(rng: random.Random) -> list[list[str]]:
-    """Rows of some orders, in some of which boxes are fragile or of limited load."""
+    """Rows of some orders. In some orders boxes are fragile or of limited load."""
     orders = []
     for name in "ABCDE"[: rng.randrange(2, 6)]:
         limited = rng.choice([0, 0, 0.2, 0.6])
@@ -150,7 +150,7 @@ PACKED_BY += [
 
 
 @pytest.mark.parametrize("options", PACKED_BY, ids=str)
-def test_an_order_is_packed_beside_others_as_alone(tmp_path: Path, options: dict[str, object]) -> None:
+def test_order_has_the_same_plan_among_others_as_alone(tmp_path: Path, options: dict[str, object]) -> None:
     """Orders of any length, with and without limits of load, keep every law.
 
     Each has the same plan as alone.

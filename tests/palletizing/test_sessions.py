@@ -99,56 +99,56 @@ FLAT = [[0] * 20] * 30
     ("calls", "message"),
     [
         ([("open", SMALL)], "a is open already"),
-        ([("confirm", {})], "confirm needs a pending box"),
-        ([("report", {"center": [1, 1, 1], "turn": 0})], "report needs a pending box"),
+        ([("confirm", {})], "confirm needs"),
+        ([("report", {"center": [1, 1, 1], "turn": 0})], "report needs"),
         ([("undo", {})], "there is nothing to undo"),
         ([OFFER, OFFER], ".*pending box"),
-        ([OFFER, ("confirm", {}), ("confirm", {})], "confirm needs a pending box"),
-        ([("offer", {"boxes": []})], "boxes must be 1 to 64 boxes, not 0"),
-        ([("offer", {"boxes": [BOX] * 65})], "boxes must be 1 to 64 boxes, not 65"),
-        ([("offer", {"boxes": BOX})], "boxes must be a list of 1 to 64 boxes"),
+        ([OFFER, ("confirm", {}), ("confirm", {})], "confirm needs"),
+        ([("offer", {"boxes": []})], "boxes .*64.* not 0$"),
+        ([("offer", {"boxes": [BOX] * 65})], "boxes .*64.* not 65$"),
+        ([("offer", {"boxes": BOX})], r"boxes .*64.*'sides'"),
         (
             [("offer", {"boxes": [BOX, 3]})],
-            r"boxes\[1\] must be an object with some of id, sides, weight, fragile, max_load; got 3",
+            r"boxes\[1\] .*id, sides, weight, fragile, max_load.* 3$",
         ),
         (
             [("offer", {"boxes": [{"sides": [700, 100, 100]}]})],
-            "the box of 700 × 100 × 100 mm fits no empty pallet: it is longer",
+            ".*700 × 100 × 100 mm .*longer",
         ),
         (
             [("offer", {"boxes": [{"sides": [100, 100, 501]}]})],
-            "the box of 100 × 100 × 501 mm fits no empty pallet: it is higher than a load",
+            ".*100 × 100 × 501 mm .*higher",
         ),
-        ([("offer", {"boxes": [{"sides": [10, 10]}]})], r"boxes\[0\]: sides must be three lengths"),
-        ([("offer", {"boxes": [{"sides": [10, 10, True]}]})], r"boxes\[0\]: sides must be a finite number; got True"),
-        ([("offer", {"boxes": [{"sides": [10, 10, 0]}]})], r"boxes\[0\]: sides must be at least 1; got 0"),
-        ([("offer", {"boxes": [{"sides": [10, 10, 10**400]}]})], r"boxes\[0\]: sides must be a finite number"),
-        ([("offer", {"boxes": [BOX | {"weight": -1}]})], r"boxes\[0\]: weight must be at least 0; got -1"),
-        ([("offer", {"boxes": [BOX | {"fragile": 1}]})], r"boxes\[0\]: fragile must be true or false; got 1"),
-        ([("offer", {"boxes": [BOX | {"id": [1]}]})], r"boxes\[0\]: id must be a text or a whole number"),
-        ([("offer", {"boxes": [BOX | {"id": "x" * 101}]})], r"boxes\[0\]: id must be .* at most 100 characters"),
-        ([("offer", {"boxes": [BOX | {"colour": 1}]})], r"boxes\[0\] must be an object with some of"),
-        ([OFFER, ("report", {"center": [1, 1], "turn": 0})], "center must be three numbers, x, y and z in millimetres"),
-        ([OFFER, ("report", {"center": [1, 401, 0], "turn": 0})], "center y must be at most 400.0; got 401"),
-        ([OFFER, ("report", {"center": [1, 1, -11], "turn": 0})], "center z must be at least -10.0; got -11"),
-        ([OFFER, ("report", {"center": [1, 1, 0], "turn": "x"})], "turn must be a finite number; got 'x'"),
+        ([("offer", {"boxes": [{"sides": [10, 10]}]})], r"boxes\[0\]: sides .*three.*\[10, 10\]"),
+        ([("offer", {"boxes": [{"sides": [10, 10, True]}]})], r"boxes\[0\]: sides .*True$"),
+        ([("offer", {"boxes": [{"sides": [10, 10, 0]}]})], r"boxes\[0\]: sides .* 1.* 0$"),
+        ([("offer", {"boxes": [{"sides": [10, 10, 10**400]}]})], r"boxes\[0\]: sides .*number.* (10{20,}|an? int)"),
+        ([("offer", {"boxes": [BOX | {"weight": -1}]})], r"boxes\[0\]: weight .* 0.* -1$"),
+        ([("offer", {"boxes": [BOX | {"fragile": 1}]})], r"boxes\[0\]: fragile .*true or false.* 1$"),
+        ([("offer", {"boxes": [BOX | {"id": [1]}]})], r"boxes\[0\]: id .*\[1\]$"),
+        ([("offer", {"boxes": [BOX | {"id": "x" * 101}]})], r"boxes\[0\]: id .* 100 .*xxx"),
+        ([("offer", {"boxes": [BOX | {"colour": 1}]})], r"boxes\[0\] .*'colour'"),
+        ([OFFER, ("report", {"center": [1, 1], "turn": 0})], r"center .*three.*\[1, 1\]$"),
+        ([OFFER, ("report", {"center": [1, 401, 0], "turn": 0})], "center y .*400.* 401$"),
+        ([OFFER, ("report", {"center": [1, 1, -11], "turn": 0})], "center z .*-10.* -11$"),
+        ([OFFER, ("report", {"center": [1, 1, 0], "turn": "x"})], "turn .*number.*'x'$"),
         (
             [OFFER, ("confirm", {}), OFFER, ("report", {"center": [100, 50, 85], "turn": 3})],
-            "center must be a free place; got a base at 85 mm, where others reach 100",
+            "center .* 85 mm.* 100$",
         ),
-        ([("measure", {"heights": FLAT[1:]})], "heights must be 30 lists of 20 numbers; got 29 lists of 580"),
+        ([("measure", {"heights": FLAT[1:]})], "heights .*30 .*20 .*29 .*580"),
         (
             [("measure", {"heights": [*FLAT[1:], [0] * 19]})],
-            "heights must be 30 lists of 20 numbers; got 30 lists of 599",
+            "heights .*30 .*20 .*30 .*599",
         ),
         (
             [("measure", {"heights": [*FLAT[1:], ["0"] * 20]})],
-            "heights must be 30 lists of 20 numbers; got other values",
+            "heights .*30 .*20 .*other values",
         ),
-        ([("measure", {"heights": [*FLAT[1:], [True] * 20]})], "heights must be 30 lists .* got other values"),
-        ([("measure", {"heights": [*FLAT[1:], [1001] * 20]})], "heights must be from -50 to 1000 mm; got 1001"),
-        ([("measure", {"heights": [*FLAT[1:], [10**400] * 20]})], "heights must be from -50 to 1000 mm"),
-        ([("measure", {"heights": 3})], "heights must be 30 lists of 20 numbers"),
+        ([("measure", {"heights": [*FLAT[1:], [True] * 20]})], "heights .*30 .*20 .*other values"),
+        ([("measure", {"heights": [*FLAT[1:], [1001] * 20]})], "heights .*-50.*1000.* 1001$"),
+        ([("measure", {"heights": [*FLAT[1:], [10**400] * 20]})], "heights .*-50.*1000 mm.* 10000"),
+        ([("measure", {"heights": 3})], "heights .*30 .*20 .* 3$"),
     ],
 )
 def test_call_that_is_refused_changes_nothing(calls: list[tuple[str, Plain]], message: str, tmp_path: Path) -> None:
@@ -361,7 +361,7 @@ def test_measured_heights_replace_the_heightmap_but_for_noise(tmp_path: Path) ->
     assert torch.allclose(exact.heights, (10 * seen).round().clamp_min(0) / 10, atol=1e-3)
 
 
-def test_fragile_boxes_stay_so_beside_others(tmp_path: Path) -> None:
+def test_fragile_boxes_stay_fragile_next_to_others(tmp_path: Path) -> None:
     cell = opened(tmp_path, policy="first-fit")
     for fragile in (True, False):
         cell.ask("offer", boxes=[{"sides": [600, 200, 50], "fragile": fragile}])
@@ -463,7 +463,7 @@ def test_file_of_a_session_is_read(tmp_path: Path) -> None:
 
 
 def test_a_session_is_a_value(tmp_path: Path) -> None:
-    """Calls leave the progress that they are given as it is."""
+    """Calls do not change the progress that they are given."""
     session = PackingSession(SMALL, "cpu")
     begin = session.begin()
     offered, _ = session.offer(begin, [BOX])

@@ -41,8 +41,8 @@ def choose_cell(sizes: Tensor, pallet: Pallet, unit: str) -> tuple[float, str]:
     """Choose the largest cell that costs little of the floor.
 
     It costs at most `MOST_LOSS` more than the best. The smallest cell would always be the best, but the time of a step
-    grows with their number: cells of which a pallet has many count only where no larger ones leave `ENOUGH` of the
-    floor.
+    grows with the number of cells. So a pallet gets more than a few cells only where few cells leave less than `ENOUGH`
+    of the floor.
 
     Args:
         sizes: Of the boxes, metres, (B, 3).

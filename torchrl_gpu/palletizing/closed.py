@@ -81,7 +81,7 @@ class ClosedSessions:
         now: Seconds since 1970.
 
     Raises:
-        ValueError: A file in the folder is none of an answer.
+        ValueError: A file in the folder is not the answer of a closed session.
     """
 
     def __init__(self, folder: Path, now: Callable[[], float] = time.time) -> None:
@@ -125,7 +125,7 @@ class ClosedSessions:
         return None if kept is None else _read(kept.path).answer
 
     def remove_old(self) -> None:
-        """Remove the answers whose time is over, and the oldest where there are too many."""
+        """Remove answers whose time is over, and the oldest if there are too many."""
         size = sum(each.size for each in self._kept.values())
         while self._kept:
             request, oldest = next(iter(self._kept.items()))

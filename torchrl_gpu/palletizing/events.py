@@ -207,7 +207,7 @@ class Measured:
 
     Attributes:
         placed: The box that was placed since the event before, if any.
-        heights: Text of `heights_text`. None where it was removed, so that the state after it cannot be made again.
+        heights: Text of `heights_text`. None if it was removed: then the state after it cannot be computed again.
     """
 
     placed: Confirmed | Reported | None

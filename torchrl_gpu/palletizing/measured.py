@@ -18,17 +18,17 @@ from torchrl_gpu.palletizing.packer import Packer, Pallets, RestingBox
 # is sure of it. First the distance of a reported box from its offer.
 FAR_MM = 100.0
 FAR_DEGREES = 20.0
-# Of a reported box over the edge, besides the pallet's `overhang`.
+# Of a reported box over the edge, on top of the pallet's `overhang`.
 OVER_EDGE_MM = 30.0
 # Of a reported base above what lies below it.
 IN_AIR_MM = 30.0
-# Of a measured height, besides the session's `noise`.
+# Of a measured height, on top of the session's `noise`.
 LEVEL_MM = 20.0
 # By which boxes may have moved on a heightmap.
 SHIFT_MM = 30.0
 # Area that may differ by more, as a camera sees specks.
 SPECKS_MM2 = 2500.0
-# Volume that may differ: this share of the load's, and so much besides.
+# Volume that may differ: this share of the load's, plus this much.
 VOLUME_SHARE = 0.1
 VOLUME_MM3 = 1e5
 # By which a box may reach into a cell that it does not take.
@@ -175,7 +175,7 @@ class ReportedBox:
     def _highest_below(self) -> float:
         """Largest height of the cells that the box surely covers, metres, −inf for none.
 
-        These are the cells under it wherever it may be within what a place may be off.
+        They are under the box even if its place is wrong by as much as a place may be.
         """
         sides = torch.tensor(self.sides[:2], dtype=torch.float64, device="cpu") / 1000
         surely = self.cells_reached(sides - 2 * (self._packer.pallet.cell + SLACK_MM / 1000))
@@ -187,8 +187,8 @@ class ReportedBox:
         It lies at the place of the box. Sides are metres.
 
         Two rectangles meet where their projections on the axes of both do. The box is tested as if cells were smaller
-        by `_TOUCH_M`. To test the corners of cells alone would miss a box that is smaller than a cell, or one whose
-        corner pokes into it.
+        by `_TOUCH_M`. To test the corners of cells alone would miss a box that is smaller than a cell, or that pokes
+        into it with a corner.
         """
         dx, dy = self._offsets()
         half_cell = self._packer.pallet.cell / 2 - _TOUCH_M
@@ -200,7 +200,7 @@ class ReportedBox:
         along_a = (dx * cos + dy * sin).abs()
         along_b = (dy * cos - dx * sin).abs()
         own = (along_a < a + more) & (along_b < b + more)
-        # On the axes of the pallet the box reaches this far from its centre, and a cell besides.
+        # On the axes of the pallet the box reaches this far from its centre, including half a cell.
         along_x = a * abs(cos) + b * abs(sin) + half_cell
         along_y = a * abs(sin) + b * abs(cos) + half_cell
         reached = own & (dx.abs() < along_x) & (dy.abs() < along_y)
@@ -260,7 +260,7 @@ def check_map(seen: Tensor, expected: Tensor, packer: Packer, noise: float) -> N
         noise: What a measured height may be off, metres.
 
     Raises:
-        ValueError: It cannot be, by the limits above.
+        ValueError: The map differs by more than the limits at the top of this module.
     """
     deck = 1000 * packer.pallet.deck
     cell = 1000 * packer.pallet.cell

@@ -200,6 +200,25 @@ class _Place:
 
 
 @dataclass(frozen=True)
+class _BestOnOpen:
+    """Placement that the policy prefers on each open pallet, N = R·M.
+
+    Attributes:
+        action: Number among all places of all boxes that are offered, (N,) int64.
+        placement: The same as box, turn and place, (N,).
+        fits: Whether any box fits, (R, M) bool. If not, the others are of no placement.
+        hollow: Room that the box would make unreachable, cubic metres, inf where none fits, (R, M) float64.
+        places_of_box: Places of one box, by which actions count.
+    """
+
+    action: Tensor
+    placement: Placement
+    fits: Tensor
+    hollow: Tensor
+    places_of_box: int
+
+
+@dataclass(frozen=True)
 class _PalletPlaces:
     """What heuristics read of pallets, see `PackingPlaces`."""
 
@@ -217,8 +236,8 @@ class Packer:
     Args:
         pallet: Of every row.
         open_pallets: M, pallets of a row that are open at a time.
-        turns: Orientations, "fixed", "yaw" or "axis", of which each box takes those that leave a side vertical that
-            may be.
+        turns: "fixed", "yaw" (turned about the vertical) or "axis" (any side up). A box takes those orientations that
+            leave a permitted side vertical.
         stability: Rule for legal placements, one of `STABILITY_RULES`.
         policy: One of `HEURISTICS`, a policy that comes with the package, or the path of a file of one.
         step: Cells between neighbouring places.
@@ -433,7 +452,7 @@ class Packer:
 
         Args:
             state: Of all pallets.
-            most: Boxes of a pallet whose loads are tracked, at most. At 0 no load is limited.
+            most: Largest number of boxes on a pallet, for which there is room in the tables. 0 limits no load.
         """
         shape = state.number.shape
         cells = self.bin.cells if most else (0, 0)
@@ -480,9 +499,35 @@ class Packer:
             prepared: Boxes, whose numbers `offered` has.
             offered: (R, K) int64, −1 for none.
         """
+        row = torch.where(offered >= 0, prepared.row[offered.clamp_min(0)], -1)
+        best = self._best_on_open(state, prepared, offered, row)
+        some_fits = best.fits.any(1)
+        # Of the pallets where a box fits the one that it leaves the least hollow on. Where none fits a new pallet is
+        # opened, next to those that are open, or in place of the fullest of them.
+        slot = best.hollow.argmin(1)
+        fullest = torch.where(state.number < 0, torch.inf, state.volume).argmax(1)
+        slot = torch.where(some_fits, slot, fullest)
+        pallet = self._numbers(len(offered)) * self.open_pallets + slot
+        # The action is a number among all places of all boxes that are offered. On a new pallet the first box goes that
+        # fits one.
+        offer = best.action[pallet] // best.places_of_box
+        fits_empty = (row >= 0) & (prepared.first[row.clamp_min(0)] >= 0)
+        offer = torch.where(some_fits, offer, fits_empty.byte().argmax(1))
+        fresh = ~some_fits & fits_empty.any(1)
+        box = torch.where(some_fits | fresh, _pick(offered, offer), -1)
+        number = torch.where(fresh, state.opened, _pick(state.number, slot))
+        first = self._first_placement(prepared, _pick(row, offer))
+        place = _Place.of(best.placement).rows(pallet).where(some_fits, _Place.of(first))
+        z = place.z - self.pallet.deck
+        return Choice(box, offer, slot, number, fresh, place.turn, place.x, place.y, z)
+
+    def _best_on_open(self, state: Pallets, prepared: PreparedBoxes, offered: Tensor, row: Tensor) -> _BestOnOpen:
+        """Find the placement that the policy prefers on each open pallet.
+
+        `row` (R, K) int64 are the catalogue rows of the boxes that are offered.
+        """
         rows = len(offered)
         pallets = self.open_pallets
-        row = torch.where(offered >= 0, prepared.row[offered.clamp_min(0)], -1)
         item = row.repeat_interleave(pallets, 0)  # (N, K)
         heightmap = state.heightmap.flatten(0, 1)
         weight = torch.where(offered >= 0, prepared.weight[offered.clamp_min(0)], 0.0)
@@ -495,26 +540,8 @@ class Packer:
         fits = self.kernels.any_legal(legal).view(rows, pallets)
         placement = self._placement(prepared, item, action, z_map)
         hollow = self._hollow(heightmap, placement, prepared.catalogue)
-        # Of the pallets where the box fits the one that it leaves the least hollow on.
         hollow = torch.where(fits, hollow.view(rows, pallets), torch.inf)
-        slot = hollow.argmin(1)
-        some_fits = fits.any(1)
-        # Where nothing fits there is a new pallet, next to those that are open, or in place of the fullest of them.
-        fullest = torch.where(state.number < 0, torch.inf, state.volume).argmax(1)
-        slot = torch.where(some_fits, slot, fullest)
-        pallet = self._numbers(rows) * pallets + slot
-        # The action is a number among all places of all boxes that are offered.
-        offer = action[pallet] // legal[0, 0].numel()
-        fits_empty = (row >= 0) & (prepared.first[row.clamp_min(0)] >= 0)
-        offer = torch.where(some_fits, offer, fits_empty.byte().argmax(1))
-        box = _pick(offered, offer)
-        fresh = ~some_fits & fits_empty.any(1)
-        number = torch.where(fresh, state.opened, _pick(state.number, slot))
-        first = self._first_placement(prepared, _pick(row, offer))
-        place = _Place.of(placement).rows(pallet).where(some_fits, _Place.of(first))
-        box = torch.where(some_fits | fresh, box, -1)
-        z = place.z - self.pallet.deck
-        return Choice(box, offer, slot, number, fresh, place.turn, place.x, place.y, z)
+        return _BestOnOpen(action, placement, fits, hollow, places_of_box=legal[0, 0].numel())
 
     def _hollow(self, heightmap: Tensor, placement: Placement, catalogue: Catalogue) -> Tensor:
         """Room that boxes make unreachable below them, cubic metres, (N,) float64."""
@@ -574,7 +601,7 @@ class Packer:
         heights = state.heightmap[0, 0]
         level = resting.level + self.pallet.deck
         top = resting.top + self.pallet.deck
-        # What is higher than the base reaches into the cells from beside the box, and carries nothing of it.
+        # What is higher than the base is a neighbour that reaches into these cells, and carries nothing of the box.
         carries = resting.region & (heights <= level + self.bin.tolerance)
         touches = carries & resting.touching
         owned = resting.reached & (heights <= top)
@@ -676,9 +703,9 @@ class Packer:
 
         Args:
             state: N pallets in all.
-            prepared: Boxes, whose catalogue the items are rows of.
+            prepared: Boxes. The items are rows of their catalogue.
             item: Rows, −1 for none, (N, K) int64.
-            weight: Kilograms, (N, K) float32. An item whose weight is not known, 0, goes on no box of limited load.
+            weight: Kilograms, (N, K) float32. An item of unknown weight, 0, may not go on a box of limited load.
         """
         heightmap = state.heightmap.flatten(0, 1)
         bears = state.bears.flatten(0, 1)

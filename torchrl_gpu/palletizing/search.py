@@ -42,7 +42,7 @@ class _Candidates(NamedTuple):
     Attributes:
         rank: Rank of each variant of the order, the least first, inf where there are no more, (R, V) float32.
         turn: 0 or 1, the only turn about the vertical that is tried at first, or 2 for both, (R, V) int64.
-        weight: Weights of x, y and z in the score of a place, whose least is taken, (R, 3) float32.
+        weight: Weights of x, y and z in the score of a place, (R, 3) float32. The place of least score is taken.
     """
 
     rank: Tensor
@@ -115,7 +115,7 @@ class _Found:
 
     Attributes:
         score: Pallets, and cubic metres on the last one. The least is the best.
-        placements: Of the order, whose number is 0.
+        placements: Of the order, which has the number 0 in them.
     """
 
     score: tuple[int, float]
@@ -167,8 +167,8 @@ def search(
     )
     variants = _variants(packer, upright, prepared, boxes)
     problem = _Problem(upright, variants, prepared, boxes)
-    # Every order draws from a generator of its own, all with the same seed: one generator for all would give an order
-    # other draws beside other orders than alone.
+    # Every order draws from its own generator, all with the same seed. With one generator for all, the plan of an order
+    # would depend on the orders before it in the list.
     generators = [torch.Generator(device="cpu").manual_seed(seed) for _ in used]
     each_round = max(1, tries // ROUNDS)
     rows = torch.arange(len(used), dtype=torch.int64, device="cpu").repeat_interleave(each_round)
@@ -294,7 +294,7 @@ def _uniform(rows: int, columns: int, generator: torch.Generator) -> Tensor:
 
 
 def _try_all(problem: _Problem, rows: Tensor, candidates: _Candidates) -> list[_Found]:
-    """Plans of all candidates, some of which are packed at once.
+    """Pack all candidates, as many at once as `_CHUNK` allows.
 
     `rows` (R,) is the order of each candidate.
     """

@@ -3,8 +3,8 @@
 The client tells where each box really lies.
 
 A session is its settings and the list of what happened on its pallet. The state of the pallet follows from these, so
-that a session read from a file, or one whose last event is undone, goes on to the same bits. Lengths are millimetres,
-x and y from the corner of the pallet, z from its top.
+that a session read from a file, or one whose last event is undone, has the same state to the bit. Lengths are
+millimetres, x and y from the corner of the pallet, z from its top.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class PackingSession:
         device: As in `get_device`.
 
     Raises:
-        ValueError: A setting is something else, or the pallet has too many cells. Calls raise it likewise, for an
-            argument that is not valid, and for a call out of turn.
+        ValueError: A setting is something else, or the pallet has too many cells. Calls raise it for an argument
+            that is not valid, and for a call out of turn.
     """
 
     def __init__(self, opened: Mapping[str, object], device: str | torch.device = "auto") -> None:
@@ -213,7 +213,7 @@ class PackingSession:
         """Note that the pending box lies elsewhere.
 
         `center` is that of its base, `turn` the degrees from its listed sides about z. What is unlikely is refused
-        unless the client is `sure`, and what cannot be is refused always.
+        unless the client is `sure`, and what is impossible is always refused.
         """
         offered = self._pending(progress, "report")
         is_sure = arguments.flag(WHERE, "sure", sure)

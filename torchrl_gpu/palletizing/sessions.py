@@ -119,12 +119,17 @@ class _Message:
 class PackingSessions:
     """Pallets that are packed one box at a time, by messages.
 
-    Each message does one thing in one session. A message is a JSON object: `do`, one of open, status, offer, confirm,
-    report, measure, undo and close; `session`, a name that the client chooses; the arguments of `PackingSession`; and,
-    if the client may have to send it again, `request`, a text or number: the last message of a session with the same
-    `request` gets the same answer and does nothing; so does the `close` of a session for a day, see `ClosedSessions`.
-    A session is written to the folder before its message is answered, and sessions found in the folder go on. Any
-    thread may ask. The folder is locked: another process cannot take it.
+    Each message is a JSON object, and does one thing in one session:
+
+    - `do` is open, status, offer, confirm, report, measure, undo or close.
+    - `session` is a name that the client chooses.
+    - `request` is a text or number, for clients who may have to send a message again. If the last message of a session
+      comes again with the same `request`, it gets the same answer, and nothing is done twice. For a day this holds for
+      the `close` of a session as well, see `ClosedSessions`.
+    - The other entries are the arguments of `PackingSession`, or of its method.
+
+    A session is written to the folder before its message is answered, and a new object continues the sessions that it
+    finds there. Any thread may ask. The folder is locked, so that no other process can take it.
 
     Args:
         folder: Holds a file NAME.json of each session; made if it is not there.
@@ -133,7 +138,7 @@ class PackingSessions:
         now: Seconds since 1970, by which answers of closed sessions are kept.
 
     Raises:
-        ValueError: A file in the folder is none of a session, or another process has the folder.
+        ValueError: A file in the folder is not a session, or another process has the folder.
     """
 
     def __init__(

@@ -46,14 +46,14 @@ def pallets_of(snapshot: object, packer: Packer, empty: Pallets, most_boxes: int
     Args:
         snapshot: Plain data, out of a file.
         packer: Of the pallet.
-        empty: State of an empty pallet, whose place the other takes.
+        empty: State of an empty pallet, for the entries that a snapshot does not have.
         most_boxes: That a pallet may hold.
 
     Returns:
         The snapshot, checked, and the state.
 
     Raises:
-        ValueError: It is none of this packer's pallet, or has an entry that no pallet has.
+        ValueError: It is not that of such a pallet, or has a value that no pallet has.
     """
     if not isinstance(snapshot, dict) or set(snapshot) != _KEYS:
         arguments.refuse(_WHERE, "state", f"an object of {', '.join(sorted(_KEYS))}", snapshot)
