@@ -54,7 +54,7 @@ class FromPixels(BatchedEnv):
         if any(isinstance(key, tuple) for key in keys):
             raise ValueError(f"{where}: env must be without groups of robots; {type(env).__name__} has some")
         if not isinstance(env, Viewable):
-            raise ValueError(f"{where}: env must have `metrics` and `pictures`; {type(env).__name__} has not both")
+            raise ValueError(f"{where}: env must have `metrics` and `pictures`; {type(env).__name__} lacks one")
         # As a submodule it would bring its state into ours a second time.
         self.__dict__["_wrapped"] = env
         super().__init__(env.num_envs, env.device, env.seed, env.first_env)

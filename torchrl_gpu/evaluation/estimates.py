@@ -98,6 +98,7 @@ def percent(share: float, error: float) -> str:
     The error keeps two digits if they are 10 to 35, otherwise one, and the share has the same number of decimals: the
     rounding rule of the Particle Data Group (Review of Particle Physics, introduction).
     """
+    # Decimals of a per cent at which the error has its digits.
     digits = max(0, math.ceil(-math.log10(100 * error / _TWO_DIGITS)))
     return f"{share:.{digits}%} ± {error:.{digits}%}"
 

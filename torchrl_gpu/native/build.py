@@ -91,6 +91,7 @@ def _tried() -> tuple[Path | None, str]:
         path = Path(library()._name)
     except CompilerError as error:
         return None, str(error)
+    # It runs in a process of its own, since wrong machine code may crash.
     function = "torchrl_gpu.native.self_test:wrong_operator"
     return path, SelfTest("the compiled operators", function, (), {"library": path.name}, forks=True).failure()
 
@@ -98,6 +99,7 @@ def _tried() -> tuple[Path | None, str]:
 def prebuilt() -> Path | None:
     """Return the library of the wheel, if it is of these sources and runs here."""
     path = _prebuilt_path()
+    # Without these instruction sets the process would be killed at the first instruction that is unknown.
     lines = [line for line in _processor().splitlines() if line.startswith("flags")]
     runs = any(_BASELINE_SETS.issubset(line.split()) for line in lines)
     return path if _use_prebuilt and runs and path.exists() else None
@@ -173,7 +175,10 @@ def _sources() -> bytes:
 
 
 def _fingerprint(command: tuple[str, ...]) -> str:
-    """Return a name for all that decides what the compiler makes."""
+    """Return a name for all that decides what the compiler makes.
+
+    A home folder may be shared by machines with other processors, and a compiler may be updated.
+    """
     digest = hashlib.sha256(_sources())
     flags = os.environ.get("CXXFLAGS", "")
     own_flags = repr((_COMMON, _VARIANTS))

@@ -190,6 +190,7 @@ class GymnasiumVectorEnv(VectorEnv[Observation, Array, Array]):
             return None
         pictures = viewable(self.env).pictures(range(self.env.num_envs), *self.render_size)
         arrays = pictures.cpu().numpy() if isinstance(pictures, Tensor) else pictures
+        # Robots of one environment are in one picture.
         robots = self.num_envs // self.env.num_envs
         return tuple(np.repeat(arrays, robots, 0))
 
@@ -238,6 +239,7 @@ class GymnasiumVectorEnv(VectorEnv[Observation, Array, Array]):
             infos["active"] = self._out(self._rows.flatten(active))
         if not infos:
             return infos
+        # Gymnasium has a mask of rows next to each info, since others are of some rows only.
         everyone = self._out(torch.ones(self.num_envs, dtype=torch.bool, device=self.device))
         return infos | {f"_{name}": everyone for name in infos}
 

@@ -41,6 +41,7 @@ class Sb3VecEnv(VecEnv):
     def reset(self) -> Any:
         """Begin the next episode of every row, or the first of the number given to `seed`."""
         observed, self._infos = self.env.reset(seed=self._seeds[0])
+        # A seed and options are for one reset, as in the environments of Stable-Baselines3.
         self._reset_seeds()
         self._reset_options()
         return observed

@@ -84,8 +84,8 @@ class Camera:
         sink = self._region(top=30, bottom=60, left=20, right=44)
 
         self._background = self._colors[_WALL].expand(3, height, width).clone()
-        self._background[:, self._belt.rows, self._belt.columns] = self._colors[_BELT]
-        self._background[:, sink.rows, sink.columns] = self._colors[_WATER]
+        for region, color in ((self._belt, _BELT), (sink, _WATER)):
+            self._background[:, region.rows, region.columns] = self._colors[color]
 
     def draw(self, state: Mapping[str, Tensor], clock: Tensor) -> Tensor:
         """Draw pictures (N, 3, H, W) uint8, RGB.
@@ -97,10 +97,13 @@ class Camera:
         seen = {name: state[name].float()[:, None] for name in VISIBLE}
         out = self._background.expand(len(clock), -1, -1, -1).clone()
 
-        plates = (self._belt.x / 32 - seen["belt"]).remainder(1) < 0.6
+        turns = self._belt.x / 32 - seen["belt"]
+        plates = turns.remainder(1) < 0.6
         self._paint(out, self._belt, (plates[:, None], _PLATE))
-        self._paint_stack(out, self._dirty, seen["stack"] / self._stack_limit, _DIRTY)
-        self._paint_stack(out, self._clean, (seen["clean"] / _CLEAN_SHOWN).remainder(1), _CLEAN)
+        waiting = seen["stack"] / self._stack_limit
+        self._paint_stack(out, self._dirty, waiting, _DIRTY)
+        clean = (seen["clean"] / _CLEAN_SHOWN).remainder(1)
+        self._paint_stack(out, self._clean, clean, _CLEAN)
 
         swing = 6 * _wave(seen["arm"])
         tremble = 3 * seen["fatigue"] * _wave(seen["shake"])
@@ -116,9 +119,11 @@ class Camera:
         stripes = (diagonal / 4).remainder(1) < 0.5
         at_bottom = self._water.y >= 50
         has_broken = seen["broken"] > 0
-        shards = stripes & at_bottom[:, None] & has_broken[:, :, None]
+        heap = stripes & at_bottom[:, None]
+        shards = heap & has_broken[:, :, None]
         # Masks of one region must not overlap: shards cover the foam.
-        self._paint(out, self._water, (foam & ~shards, _FOAM), (shards, _SHARDS))
+        foam = foam & ~shards
+        self._paint(out, self._water, (foam, _FOAM), (shards, _SHARDS))
 
         over = self._clock.x < _SIDE * clock[:, None]
         self._paint(out, self._clock, (over[:, None], _CLOCK))
@@ -128,9 +133,9 @@ class Camera:
         """Paint a stack of dishes that fills a share `full` (N, 1) of its region."""
         stacked = region.y > 60 - 46 * full.clamp_max(1)  # (N, rows)
         is_dish = (region.y / 3).remainder(1) < 0.7
-        dishes = stacked & is_dish
-        gaps = stacked & ~is_dish
-        self._paint(out, region, (dishes[:, :, None], color), (gaps[:, :, None], _GAP))
+        dishes = (stacked & is_dish)[:, :, None]
+        gaps = (stacked & ~is_dish)[:, :, None]
+        self._paint(out, region, (dishes, color), (gaps, _GAP))
 
     def _paint(self, out: Tensor, region: _Region, *layers: tuple[Tensor, _Color]) -> None:
         """Colour a region of the background under masks, which must not overlap.

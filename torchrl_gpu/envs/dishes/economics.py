@@ -58,6 +58,7 @@ class Economics:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = arguments.number("Economics", field.name, getattr(self, field.name), 0.0, 1e6)
+            # A frozen class refuses plain assignments, its own included.
             object.__setattr__(self, field.name, value)
         for name in ("fatigue_rate", "demand_memory", "tired_share", "wear_per_dish"):
             if getattr(self, name) > 1:
@@ -67,6 +68,7 @@ class Economics:
                 "Economics: capacity, demand and stack_limit must be above 0;"
                 f" they are {self.capacity}, {self.demand} and {self.stack_limit}"
             )
+        # Odds of each dish, which a Poisson number of broken ones is computed from.
         worst = self.fragility * (1 + self.tired_odds + self.worn_odds + self.stacked_odds)
         if worst > 1:
             raise ValueError(
@@ -135,7 +137,8 @@ def stationary_optimum(prices: Economics) -> Optimum:
     full_care = np.sqrt(2 * attention / loss) if loss > 0 else np.inf
     speeds = [0.0, 1.0, min(1.0, full_care)]
     # Roots of the derivative beyond that speed, and below it.
-    speeds.append(min(1.0, gain / (2 * energy) if energy > 0 else 1.0))
+    if energy > 0:
+        speeds.append(min(1.0, gain / (2 * energy)))
     if attention > 0:
         derivative = [loss**2 / attention, 0.0, -2 * (loss + energy), gain]
         roots = np.roots(derivative)
@@ -148,7 +151,8 @@ def stationary_optimum(prices: Economics) -> Optimum:
     derived = _best_of(prices, speed, care)
     searched = _grid_optimum(prices)
     # The search finds the derived optimum up to rounding, which is less exact.
-    is_better = searched.reward > derived.reward + 1e-9 * max(1.0, abs(derived.reward))
+    rounding = 1e-9 * max(1.0, abs(derived.reward))
+    is_better = searched.reward > derived.reward + rounding
     return searched if is_better else derived
 
 
@@ -157,7 +161,9 @@ def _grid_optimum(prices: Economics) -> Optimum:
     best = Optimum(0.5, 0.5, -np.inf)
     width = 0.5
     while width > 1e-9:
-        speed, care = np.meshgrid(_grid(best.speed, width), _grid(best.care, width), indexing="ij")
+        speeds = _grid(best.speed, width)
+        cares = _grid(best.care, width)
+        speed, care = np.meshgrid(speeds, cares, indexing="ij")
         best = _best_of(prices, speed.ravel(), care.ravel())
         width /= 10
     return best
@@ -175,4 +181,6 @@ def _best_of(prices: Economics, speed: np.ndarray, care: np.ndarray) -> Optimum:
 
 def _grid(middle: float, width: float) -> np.ndarray:
     """Return points around a middle, within [0, 1]."""
-    return np.linspace(max(0.0, middle - width), min(1.0, middle + width), 101)
+    first = max(0.0, middle - width)
+    last = min(1.0, middle + width)
+    return np.linspace(first, last, 101)

@@ -141,7 +141,8 @@ class DishwashingEnv(EpisodicEnv):
         for i, phase in enumerate(_PHASES):
             state[phase] = drawn[:, 4 + i]
         if self.observe_as == "video":
-            state["clip"] = clips.first_clip(self._camera.draw(state, zero), self.clip_length)
+            picture = self._camera.draw(state, zero)
+            state["clip"] = clips.first_clip(picture, self.clip_length)
             # How many pictures were shown before is not reset with the episode: replay numbers frames by it.
             shown = self._state.get("shown")
             state["shown"] = torch.zeros_like(self._env_index) if shown is None else shown + 1
@@ -171,10 +172,13 @@ class DishwashingEnv(EpisodicEnv):
         after["shake"] = _turn(state["shake"], torch.full_like(coming, 0.7))
         after["foam"] = _turn(state["foam"], 1 - worked.wear)
         if self.observe_as == "video":
-            after["clip"] = clips.next_clip(state["clip"], self._camera.draw(after, self._clock))
+            picture = self._camera.draw(after, self._clock)
+            after["clip"] = clips.next_clip(state["clip"], picture)
             after["shown"] = state["shown"] + 1
         outcomes = {"profit": after["profit"], "clean": after["clean"], "broken": after["broken_so_far"]}
-        return Advanced(after, worked.reward, torch.zeros_like(coming, dtype=torch.bool), outcomes)
+        # A shift ends by the clock alone.
+        never = torch.zeros_like(coming, dtype=torch.bool)
+        return Advanced(after, worked.reward, never, outcomes)
 
     def observe(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return observations as numbers or clips, by `observe_as`."""
@@ -190,7 +194,8 @@ class DishwashingEnv(EpisodicEnv):
     def metrics(self) -> dict[str, Tensor]:
         """Return counts, return, dishes, fatigue and wear of the running shifts."""
         counts = {"waiting": "stack", "clean": "clean", "broken": "broken_so_far", "fatigue": "fatigue", "wear": "wear"}
-        return super().metrics() | {name: self.entries[key] for name, key in counts.items()}
+        entries = self.entries
+        return super().metrics() | {name: entries[key] for name, key in counts.items()}
 
     def pictures(self, index: Sequence[int] | Tensor, width: int, height: int) -> Tensor:
         """Draw some of the shifts, uint8 (B, H, W, 3), RGB."""
@@ -211,6 +216,7 @@ class DishwashingEnv(EpisodicEnv):
         """Draw the frames of one shift's clip in rows, uint8 (H, W, 3), RGB."""
         return clips.sheet(self.entries["clip"][index], width, height)
 
+    # Made at the first use, since the base class decides on the device.
     @cached_property
     def _camera(self) -> Camera:
         height, width = self.frame_size

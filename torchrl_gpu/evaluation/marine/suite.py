@@ -212,6 +212,7 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
 
     def pictures(self, num: int, width: int) -> Tensor:
         trajectories = self._trajectories
+        # The first world of each row; the last rows are the hardest.
         firsts = [which for which, number in enumerate(trajectories.index) if number in self._firsts]
         return torch.stack([trajectories.picture(which, width=width) for which in firsts[-num:]])
 

@@ -150,6 +150,7 @@ class ProtocolSuite(PackingSuite):
         for name, policy in policies.items():
             row = asdict(results[name].score(name)) | {"knows": known(policy, self.env.visible_items)}
             row["decision_alone_ms"] = PackingResults.join(alone[name]).decision_ms if timed else None
+            # One for each sequence, so that two reports can be compared case by case.
             row["utilizations"] = [round(each, 6) for each in results[name].utilization.tolist()]
             rows.append(row | settled.get(name, {}))
         self.announce("")

@@ -192,6 +192,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         found = {}
         for name, each in results.items():
             self.announce(f"{name}, physics")
+            # `env` has the bins of the policy that played last.
             bins = PackedBins(self.env, each)
             started = time.perf_counter()
             plans = [plan_of(bins, index) for index in range(min(self.simulated, self.num_episodes))]
@@ -241,6 +242,7 @@ class PackingSuite(Suite[PackingEnv, PackingResults]):
         """Return the name of each episode: that of its order if a file gives one."""
         if self.played is None:
             return [str(i) for i in range(self.num_episodes)]
+        # Episodes draw their orders, unless the file is played in order.
         numbers = [sequence_number(self.env, i) for i in range(self.num_episodes)]
         return [self.env.items.names[self.played.episodes[i]] for i in numbers]  # type: ignore[attr-defined]
 
