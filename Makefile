@@ -37,7 +37,7 @@ LOWEST := .venv-lowest
 NEXT := .venv-next
 # Not genesis, which wants another Pillow.
 LOWEST_EXTRAS := dev cloud docs peers ray compiler plots gymnasium rsl-rl meshes hdf5 lists parquet physics stream video mcap webrtc ros2 \
-	zenoh monitor export robobpp
+	monitor export robobpp
 LOWEST_TESTS := tests/test_end_to_end.py tests/training/test_configs.py
 CKPT := runs/packing/checkpoints/last.ckpt
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q

@@ -113,13 +113,6 @@ def test_a_compiled_step_is_the_step(name: str, backend: str, changes: dict[str,
     assert counter.frame_count == 1
 
 
-def test_a_simulation_on_the_host_is_refused_by_its_name() -> None:
-    pytest.importorskip("mujoco")
-    env = made("packing/masks only", reward="objective", stability_judge="physics", backend="eager")
-    with pytest.raises(torch._dynamo.exc.TorchDynamoException, match="stability_judge='physics' reads the device back"):
-        compiled(env, backend="eager")(at_random(env)(env.reset()))
-
-
 class Reading(PackingEnv):
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         assert tensordict["action"].sum().item() > -100

@@ -115,7 +115,7 @@ def _parser() -> ArgumentParser:
     add("--policy", type=str | None, help="checkpoint of a run, or a file of weights; none for a camera")
     add("--classes", type=str | None, help=CLASSES_HELP)
     add("--device", type=str, default="auto", help="where it decides")
-    add("--transport", type=str, default="auto", help="auto, cyclonedds, rclpy, zenoh")
+    add("--transport", type=str, default="auto", help="auto, cyclonedds, rclpy")
     add("--pallets", type=str | None, help="folder that keeps packing sessions, which are answered, too")
     add("--page", type=bool, default=True, help="whether a page shows camera, policy and metrics")
     parser.add_class_arguments(RosBridge, None, skip=_MADE_HERE)

@@ -70,9 +70,9 @@ class Camera:
         self._stack_limit = stack_limit
         # Made once, since a copy from the host would make it wait.
         self._colors: dict[_Color, Tensor] = {}
-        for each in _COLORS:
-            color = torch.tensor(each, dtype=torch.uint8, device=device)
-            self._colors[each] = color[:, None, None]
+        for color in _COLORS:
+            channels = torch.tensor(color, dtype=torch.uint8, device=device)
+            self._colors[color] = channels[:, None, None]
 
         self._belt = self._region(top=3, bottom=11, left=0, right=64)
         self._dirty = self._region(top=14, bottom=60, left=3, right=17)

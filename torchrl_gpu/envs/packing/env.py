@@ -22,7 +22,6 @@ from torchrl_gpu.envs.packing.items import ItemSequences, ItemSource, item_sourc
 from torchrl_gpu.envs.packing.items.source import SameItems, SortedSequences, check_built
 from torchrl_gpu.envs.packing.kernels import Setting, balanced, get_kernels, judge_placements, tested_in
 from torchrl_gpu.envs.packing.kernels.transition import skip_first_item
-from torchrl_gpu.envs.packing.physics.judge import stands_in_physics
 from torchrl_gpu.envs.packing.physics.scene import FRICTION
 from torchrl_gpu.envs.packing.reward import REWARDS, WEIGHTS, Weights, reward_of_step
 from torchrl_gpu.envs.packing.stability.rule import Pile
@@ -38,7 +37,6 @@ from torchrl_gpu.envs.packing.types import (
 )
 from torchrl_gpu.envs.state_validation import Bounds
 from torchrl_gpu.system import arguments
-from torchrl_gpu.system.extras import load_mujoco
 from torchrl_gpu.system.threads import runs_single_threaded
 
 LARGE_KEYS = ("item_top", "item_bottom", "z_map")
@@ -53,12 +51,11 @@ ITEM_ORDERS = ("sequence", *SORT_KEYS)
 MOST_ITEMS = 2**31 - 1
 # Fields of the state that observations hold.
 _OBSERVED = ("heightmap", "bears", "item_id", "legal", "z_map", "num_packed", "step_count")
-_JUDGES = ("rule", "com", "physics")
+_JUDGES = ("rule", "com")
 # Cells of the maps of all boxes together up to which the maps are kept.
 _MOST_MAP_CELLS = 1 << 20
 # Measured: up to here a step of boxes on one thread of torch, next to the kernels' own, is as fast as on all.
 _FEW_ENVS_OF_BOXES = 16_384
-_SIMULATES = "PackingEnv with stability_judge='physics' reads the device back and simulates on the host"
 
 
 class PackingEnv(BatchedEnv):
@@ -89,10 +86,8 @@ class PackingEnv(BatchedEnv):
         fallback: Rule for boxes where none of the visible ones has a stable placement, one of `height_rules`; with None
             the episode ends there.
         reward: "utilization" (gain in packed volume over bin volume) or "objective" (gain in J, Huang et al. 2023).
-        stability_judge: Stability test of the last placement, for S in J: "rule" (every legal placement is stable),
-            "com" (by that rule, whatever is legal) or "physics" (simulated in MuJoCo; needs the extra `physics`). The
-            last one reads the device back and simulates on the host in every step, see `stands_in_physics`: no CUDA
-            graph can capture it, and `torch.compile` breaks the graph at it.
+        stability_judge: Stability test of the last placement, for S in J: "rule" (every legal placement is stable) or
+            "com" (by that rule, whatever is legal).
         walls: Whether the bin has walls, as a container, or none, as a pallet: what simulated items can fall off.
         friction: Coulomb's coefficient between any two things in simulations.
         objective_weights: α, β and γ of J: of compactness, pyramidality and stability.
@@ -180,9 +175,6 @@ class PackingEnv(BatchedEnv):
         self.objective_weights = _weights(objective_weights)
         self.friction = arguments.number(where, "friction", friction, 0)
         self._check_effects()
-        if stability_judge == "physics":
-            load_mujoco()
-            self.reads_host = _SIMULATES
         if not isinstance(backend, str):
             arguments.refuse(where, "backend", "a word", backend)
         self.kernels = get_kernels(backend, self.device)
@@ -296,8 +288,7 @@ class PackingEnv(BatchedEnv):
     @cached_property
     def bytes_per_env(self) -> int:
         """Peak bytes of one environment in a step, measured in a few with the same items."""
-        judge = "rule" if self.stability_judge == "physics" else self.stability_judge
-        make = partial(PackingEnv.like, self, items=self.shared_items(), seed=0, stability_judge=judge)
+        make = partial(PackingEnv.like, self, items=self.shared_items(), seed=0)
         return measure_bytes_per_env(make, lambda shown: shown["action_mask"].int().argmax(1))
 
     def shard_arguments(self, num_envs: int, first_env: int) -> dict[str, Any]:
@@ -493,8 +484,6 @@ class PackingEnv(BatchedEnv):
             skips = (before.item_id[:, 0] >= 0) & ~self.kernels.any_legal(before.legal)
         action = self._given_action(tensordict, "action", (self.num_envs,), whole=True)
         self._state, legal = self._advance(action, skips)
-        if self.stability_judge == "physics":
-            self._state.stable = self._simulate(before, legal)
         out = self._observation()
         over = ~legal | ~out["item_mask"].any(1)
         if skips is not None:
@@ -536,17 +525,6 @@ class PackingEnv(BatchedEnv):
         item, orientation, x, y = made[at].long().unbind(1)
         item = torch.where(moved.legal, item, -1)
         return Placement(item, orientation, x, y, moved.state.placement_z[at])
-
-    @torch.compiler.disable(reason=_SIMULATES)
-    def _simulate(self, before: PackingState, legal: Tensor) -> Tensor:
-        """Return the stability of the last placement in MuJoCo, (N,) bool.
-
-        It stays as it was where none was made. This reads the device.
-        """
-        placed = legal.nonzero().flatten().tolist()
-        stable = before.stable.cpu().clone()
-        stable[placed] = torch.from_numpy(stands_in_physics(self, placed, friction=self.friction))
-        return stable.to(self.device)
 
     # -- observations and resets ------------------------------------------------------------------------------------
 

@@ -71,7 +71,7 @@ class RosBridge:
             efforts.
         action_names: Of the numbers of an action, such as those of joints; `action_0`, … by default.
         same_clock: Whether stamps are of a clock in step with this machine's. If not, age counts from arrival alone.
-        transport: "cyclonedds", "rclpy", "zenoh", or "auto" (rclpy if it can be imported, else cyclonedds); or a
+        transport: "cyclonedds", "rclpy", or "auto" (rclpy if it can be imported, else cyclonedds); or a
             `Transport`, which the bridge closes.
         domain: Of ROS 2; None for ROS_DOMAIN_ID, or 0.
         server: Shows the camera as the stream "camera", what the policy saw and did (`PolicyView`), and the metrics.

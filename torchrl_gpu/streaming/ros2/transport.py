@@ -12,9 +12,9 @@ from torchrl_gpu.system import arguments
 Callback = Callable[[bytes], None]
 """Takes the bytes of a message on a thread of the transport, and returns at once."""
 
-TRANSPORTS = ("auto", "cyclonedds", "rclpy", "zenoh")
+TRANSPORTS = ("auto", "cyclonedds", "rclpy")
 # Module and class of each.
-_HOMES = {"cyclonedds": ("cyclone", "CycloneDds"), "rclpy": ("rclpy", "Rclpy"), "zenoh": ("zenoh", "Zenoh")}
+_HOMES = {"cyclonedds": ("cyclone", "CycloneDds"), "rclpy": ("rclpy", "Rclpy")}
 _MAX_DOMAIN = 232
 
 
