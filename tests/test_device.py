@@ -54,9 +54,7 @@ def test_index_that_does_not_exist() -> None:
 @pytest.mark.usefixtures("no_gpu")
 @pytest.mark.parametrize("word", ["cuda", "cuda:0"])
 def test_cuda_without_cuda_says_why(word: str) -> None:
-    with pytest.raises(
-        ValueError, match=rf"get_device: .*'{word}'.*without CUDA"
-    ):
+    with pytest.raises(ValueError, match=rf"get_device: .*'{word}'.*without CUDA"):
         get_device(word)
 
 
