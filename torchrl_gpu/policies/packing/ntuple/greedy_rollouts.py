@@ -101,7 +101,9 @@ class GreedyRollouts:
             rollout = _outputs(env, steps)
             _play(env, policy.tables, state, rollout, steps)
         else:
-            rollout = in_triton(TRITON_ROLLOUTS, env.device).play(env, policy.tables, state, steps)
+            kernels = in_triton(TRITON_ROLLOUTS, env.device)
+            assert kernels is not None
+            rollout = kernels.play(env, policy.tables, state, steps)
         # What the environment shows, with the outputs of the policy at the last step, as single steps leave it.
         shown = current.copy()
         decided = {"action_value": rollout["value"], "chosen_action_value": rollout["chosen"]}

@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from ctypes import Array, Structure, addressof, byref, c_double, c_float, c_int64, c_void_p
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -532,7 +533,7 @@ def _weight(where: str, weight: Tensor, plan: PatchPlan, device: torch.device) -
 # -- in Triton --
 
 
-def in_triton(name: str, device: torch.device) -> Any:
+def in_triton(name: str, device: torch.device) -> ModuleType | None:
     """Return a module of Triton kernels for a device, or None if torch works."""
     what, parts = _TESTED[name]
     return load_kernels(what, name, device, parts)
