@@ -32,18 +32,19 @@ NAN = float("nan")
 INF = float("inf")
 HUGE = 10**12
 BIN = Bin((10.0, 10.0, 10.0), (10, 10))
-WHOLE: list[Any] = [2.5, NAN, INF, True, "3", None, 3j, [3], 1e300, 10**400, torch.ones(2)]
+WHOLE: list[object] = [2.5, NAN, INF, True, "3", None, 3j, [3], 1e300, 10**400, torch.ones(2)]
 COUNT = [*WHOLE, 0, -1]
-FLAG: list[Any] = [1, 0, "yes", None, [True], NAN]
-WORD: list[Any] = ["glue", "", 3, None, ["none"], True]
-SEED: list[Any] = [2.5, "a", True, 2**63, NAN, [1]]
+FLAG: list[object] = [1, 0, "yes", None, [True], NAN]
+WORD: list[object] = ["glue", "", 3, None, ["none"], True]
+SEED: list[object] = [2.5, "a", True, 2**63, NAN, [1]]
 ROWS = (0, 1, 2), (0, 1.5, 0, 0, 10), (0, 1, 0, 0, NAN), (5, 1, 0, 0, 9)
-REAL: list[Any] = [NAN, INF, -1.0, 0, "1", True, 10**400, [1.0]]
+REAL: list[object] = [NAN, INF, -1.0, 0, "1", True, 10**400, [1.0]]
 
 Make = Callable[..., object]
-BAD: dict[str, tuple[Make, dict[str, list[Any]]]] = {}
+Table = dict[str, list[object]]
+BAD: dict[str, tuple[Make, Table]] = {}
 
-PACKING_ENV: dict[str, list[Any]] = {}
+PACKING_ENV: Table = {}
 PACKING_ENV["num_envs"] = [*COUNT, HUGE]
 PACKING_ENV["bin_size"] = [10.0, None, (10, 10), (10, 10, NAN), (1e30, 1e30, 1e30), (1e-9, 1, 1), "abc", (True, 10, 10)]
 PACKING_ENV["resolution"] = [0, -1, 2.5, NAN, (10, 0), (10,), None, "10", 10**9, 10**400, True]
@@ -72,7 +73,7 @@ PACKING_ENV["walls"] = FLAG
 PACKING_ENV["friction"] = [-0.1, NAN, INF, None, "abc", True]
 BAD["PackingEnv"] = (lambda **changes: PackingEnv(**{"num_envs": 2, "device": "cpu", "seed": 0} | changes), PACKING_ENV)
 
-MARINE_NAV_ENV: dict[str, list[Any]] = {}
+MARINE_NAV_ENV: Table = {}
 MARINE_NAV_ENV["num_envs"] = [*COUNT, HUGE]
 MARINE_NAV_ENV["version"] = WORD
 MARINE_NAV_ENV["robots"] = [2.5, NAN, True, "3", 0, -1, HUGE]
@@ -98,13 +99,13 @@ BAD["MarineNavEnv"] = (
     MARINE_NAV_ENV,
 )
 
-RANDOM_BOXES: dict[str, list[Any]] = {}
+RANDOM_BOXES: Table = {}
 RANDOM_BOXES["min_side"] = [*COUNT, 6]
 RANDOM_BOXES["max_side"] = [*COUNT, 1, 11, 10**6, HUGE]
 RANDOM_BOXES["step"] = [*COUNT, HUGE]
 BAD["RandomBoxes"] = (lambda **changes: RandomBoxes(**changes).build(BIN, "yaw", 10, 1), RANDOM_BOXES)
 
-CUT_BOXES: dict[str, list[Any]] = {}
+CUT_BOXES: Table = {}
 CUT_BOXES["min_side"] = [*COUNT, 6, 4]
 CUT_BOXES["max_side"] = [*COUNT, 1, HUGE]
 CUT_BOXES["order"] = WORD
@@ -112,7 +113,7 @@ CUT_BOXES["pool"] = [*(each for each in COUNT if each is not None), HUGE, 5_000_
 CUT_BOXES["seed"] = [*SEED, -1]
 BAD["CutBoxes"] = (lambda **changes: CutBoxes(**{"pool": 2} | changes).build(BIN, "yaw", 10, 1), CUT_BOXES)
 
-PROCEDURAL_SOLIDS: dict[str, list[Any]] = {}
+PROCEDURAL_SOLIDS: Table = {}
 PROCEDURAL_SOLIDS["num_objects"] = [*COUNT, HUGE]
 PROCEDURAL_SOLIDS["min_size"] = [*REAL, 1.0]
 PROCEDURAL_SOLIDS["max_size"] = [*REAL, 0.01, 1e6]
@@ -126,7 +127,7 @@ BAD["ProceduralSolids"] = (
     PROCEDURAL_SOLIDS,
 )
 
-MESH_ITEMS: dict[str, list[Any]] = {}
+MESH_ITEMS: Table = {}
 MESH_ITEMS["path"] = [3, None, [3], "nowhere.stl"]
 MESH_ITEMS["unit"] = WORD
 MESH_ITEMS["scale"] = [1.0, (1,), (0, 1), (2, 1), (NAN, 1), "ab", None]
@@ -137,7 +138,7 @@ MESH_ITEMS["device"] = ["tpu", 3]
 MESH_ITEMS["seed"] = [*SEED, -1]
 BAD["MeshItems"] = (lambda **changes: MeshItems(**{"path": "nowhere.stl", "device": "cpu"} | changes), MESH_ITEMS)
 
-BOX_SEQUENCES: dict[str, list[Any]] = {}
+BOX_SEQUENCES: Table = {}
 BOX_SEQUENCES["path"] = [3, None, "nowhere.npy", "nowhere"]
 BOX_SEQUENCES["unit"] = WORD
 BOX_SEQUENCES["in_order"] = FLAG
@@ -174,9 +175,9 @@ def test_what_makes_no_sense_is_refused(name: str, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("kind", [np.int64, np.float32, float, torch.tensor, np.array])
-def test_numbers_of_other_packages_and_whole_floats_are_numbers(kind: Callable[[int], Any]) -> None:
+def test_numbers_of_other_packages_and_whole_floats_are_numbers(kind: Callable[[int], object]) -> None:
     numbers = {"resolution": 8, "grid_step": 2, "num_items": 6, "visible_items": 2, "seed": 3, "first_env": 1}
-    others: dict[str, Any] = {name: kind(value) for name, value in numbers.items()}
+    others: dict[str, object] = {name: kind(value) for name, value in numbers.items()}
     items = RandomBoxes(kind(2), kind(4))
     env = PackingEnv(kind(2), bin_size=np.array([8, 8, 8]), items=items, device="cpu", **others)
     twin = PackingEnv(2, bin_size=(8.0, 8.0, 8.0), items=RandomBoxes(2, 4), device="cpu", **numbers)

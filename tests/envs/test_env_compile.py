@@ -170,7 +170,7 @@ def test_inductor_on_a_cpu_gives_the_same_numbers() -> None:
     twin = made("packing/bpp10", backend="eager")
     play_both(env, twin, compiled(env, backend="inductor"))
     # In float64, and not for long: where a current bends a path, a last digit grows.
-    few: dict[str, Any] = {"dtype": "float64", "robots": 2, "cores": 2, "obstacles": 2}
+    few: dict[str, object] = {"dtype": "float64", "robots": 2, "cores": 2, "obstacles": 2}
     env = made("marine/v2", **few)
     twin = made("marine/v2", **few)
     play_both(env, twin, compiled(env, backend="inductor"), exact=False)

@@ -69,47 +69,50 @@ def test_every_entry_has_its_form(played: dict[str, BatchedEnv], name: str) -> N
             refused(env, entry, change, message)
 
 
-POISON: list[tuple[str, str, Change, str]] = [
-    ("boxes", "num_packed", at(0, -50), "must be from 0 to 12; got -50 at [0]"),
-    ("boxes", "num_packed", at(1, 13), "must be from 0 to 12; got 13 at [1]"),
-    ("boxes", "item_id", at((0, 1), -7), "must be from -1 to 63; got -7 at [0, 1]"),
-    ("boxes", "item_id", at((2, 0), 64), "must be from -1 to 63; got 64 at [2, 0]"),
-    ("boxes", "item_id", lambda value: torch.full_like(value, -1), "a legal placement of an empty slot"),
-    ("boxes", "heightmap", at((0, 3, 4), float("nan")), "got nan at [0, 3, 4]"),
-    ("boxes", "heightmap", at((0, 3, 4), float("inf")), "got inf at [0, 3, 4]"),
-    ("boxes", "heightmap", at((0, 3, 4), -0.5), "must be from 0 to 10.002; got -0.5 at [0, 3, 4]"),
-    ("boxes", "heightmap", at((0, 3, 4), 11), "got 11 at [0, 3, 4]"),
-    ("boxes", "legal", torch.ones_like, "a legal placement beyond the walls"),
-    ("boxes", "position", at(0, -1), "must be from 0 to 15; got -1 at [0]"),
-    ("boxes", "key", at(0, 2**32), "must be from 0 to 4294967295; got 4294967296 at [0]"),
-    ("boxes", "episode", at(0, -1), "got -1 at [0]"),
-    ("boxes", "step_count", at(0, -1), "got -1 at [0]"),
-    ("boxes", "volume", at(0, float("nan")), "got nan at [0]"),
-    ("boxes", "volume", at(0, 1e30), "must be from 0 to 1001; got 1e+30 at [0]"),
-    ("boxes", "placements", at((0, 0, 0), 64), "must be from 0 to 63; got 64 at [0, 0, 0]"),
-    ("boxes", "placements", at((0, 0, 1), 2), "must be from 0 to 1; got 2 at [0, 0, 1]"),
-    ("boxes", "placements", at((0, 0, 2), -1), "must be from 0 to 9; got -1 at [0, 0, 2]"),
-    ("boxes", "placements", at((0, 0, 3), 9), "must be inside the bin; got one that reaches beyond the walls"),
-    ("boxes", "placement_z", at((0, 0), float("nan")), "got nan at [0, 0]"),
-    ("boxes", "z_map", at((0, 0, 0, 0, 0), 1e9), "got 1"),
-    ("solids", "item_id", at((0, 0), 6), "must be from -1 to 5; got 6 at [0, 0]"),
-    ("solids", "placements", at((0, 0, 1), 24), "must be from 0 to 23; got 24 at [0, 0, 1]"),
-    ("sea", "motion", at((0, 0, 0), float("nan")), "got nan at [0, 0, 0]"),
-    ("sea", "motion", at((0, 0, 0), 1e30), "got 1e+30 at [0, 0, 0]"),
-    ("sea", "scene", at((0, 0), float("inf")), "got inf at [0, 0]"),
-    ("sea", "level", at(0, 1), "must be from 0 to 0; got 1 at [0]"),
-    ("sea", "next_level", at(1, -1), "must be from 0 to 0; got -1 at [1]"),
-    ("sea", "key", at(0, -1), "must be from 0 to 4294967295; got -1"),
-    ("sea", "episode", at(0, -1), "got -1 at [0]"),
-    ("sea", "step_count", at(0, -1), "got -1 at [0]"),
-    ("sea", "object_mask", at((0, 0, 0), 2), "must be from 0 to 1; got 2 at [0, 0, 0]"),
-    ("sea", "energy", at((0, 0), -1), "got -1 at [0, 0]"),
-    ("sea", "exists", torch.zeros_like, "active must be false for robots that do not exist"),
-    ("sea", "collided", torch.ones_like, "active must be false for robots that do not exist, arrived or collided"),
-    ("sea", "score", at((0, 0), float("nan")), "got nan at [0, 0]"),
-    ("sea", "observation", at((0, 0, 0), float("nan")), "got nan at [0, 0, 0]"),
-    ("sea", "clearance", at((0, 0), float("inf")), "got inf at [0, 0]"),
-]
+POISON: list[tuple[str, str, Change, str]] = []
+POISON.append(("boxes", "num_packed", at(0, -50), "must be from 0 to 12; got -50 at [0]"))
+POISON.append(("boxes", "num_packed", at(1, 13), "must be from 0 to 12; got 13 at [1]"))
+POISON.append(("boxes", "item_id", at((0, 1), -7), "must be from -1 to 63; got -7 at [0, 1]"))
+POISON.append(("boxes", "item_id", at((2, 0), 64), "must be from -1 to 63; got 64 at [2, 0]"))
+POISON.append(("boxes", "item_id", lambda value: torch.full_like(value, -1), "a legal placement of an empty slot"))
+POISON.append(("boxes", "heightmap", at((0, 3, 4), float("nan")), "got nan at [0, 3, 4]"))
+POISON.append(("boxes", "heightmap", at((0, 3, 4), float("inf")), "got inf at [0, 3, 4]"))
+POISON.append(("boxes", "heightmap", at((0, 3, 4), -0.5), "must be from 0 to 10.002; got -0.5 at [0, 3, 4]"))
+POISON.append(("boxes", "heightmap", at((0, 3, 4), 11), "got 11 at [0, 3, 4]"))
+POISON.append(("boxes", "legal", torch.ones_like, "a legal placement beyond the walls"))
+POISON.append(("boxes", "position", at(0, -1), "must be from 0 to 15; got -1 at [0]"))
+POISON.append(("boxes", "key", at(0, 2**32), "must be from 0 to 4294967295; got 4294967296 at [0]"))
+POISON.append(("boxes", "episode", at(0, -1), "got -1 at [0]"))
+POISON.append(("boxes", "step_count", at(0, -1), "got -1 at [0]"))
+POISON.append(("boxes", "volume", at(0, float("nan")), "got nan at [0]"))
+POISON.append(("boxes", "volume", at(0, 1e30), "must be from 0 to 1001; got 1e+30 at [0]"))
+POISON.append(("boxes", "placements", at((0, 0, 0), 64), "must be from 0 to 63; got 64 at [0, 0, 0]"))
+POISON.append(("boxes", "placements", at((0, 0, 1), 2), "must be from 0 to 1; got 2 at [0, 0, 1]"))
+POISON.append(("boxes", "placements", at((0, 0, 2), -1), "must be from 0 to 9; got -1 at [0, 0, 2]"))
+POISON.append(
+    ("boxes", "placements", at((0, 0, 3), 9), "must be inside the bin; got one that reaches beyond the walls")
+)
+POISON.append(("boxes", "placement_z", at((0, 0), float("nan")), "got nan at [0, 0]"))
+POISON.append(("boxes", "z_map", at((0, 0, 0, 0, 0), 1e9), "got 1"))
+POISON.append(("solids", "item_id", at((0, 0), 6), "must be from -1 to 5; got 6 at [0, 0]"))
+POISON.append(("solids", "placements", at((0, 0, 1), 24), "must be from 0 to 23; got 24 at [0, 0, 1]"))
+POISON.append(("sea", "motion", at((0, 0, 0), float("nan")), "got nan at [0, 0, 0]"))
+POISON.append(("sea", "motion", at((0, 0, 0), 1e30), "got 1e+30 at [0, 0, 0]"))
+POISON.append(("sea", "scene", at((0, 0), float("inf")), "got inf at [0, 0]"))
+POISON.append(("sea", "level", at(0, 1), "must be from 0 to 0; got 1 at [0]"))
+POISON.append(("sea", "next_level", at(1, -1), "must be from 0 to 0; got -1 at [1]"))
+POISON.append(("sea", "key", at(0, -1), "must be from 0 to 4294967295; got -1"))
+POISON.append(("sea", "episode", at(0, -1), "got -1 at [0]"))
+POISON.append(("sea", "step_count", at(0, -1), "got -1 at [0]"))
+POISON.append(("sea", "object_mask", at((0, 0, 0), 2), "must be from 0 to 1; got 2 at [0, 0, 0]"))
+POISON.append(("sea", "energy", at((0, 0), -1), "got -1 at [0, 0]"))
+POISON.append(("sea", "exists", torch.zeros_like, "active must be false for robots that do not exist"))
+POISON.append(
+    ("sea", "collided", torch.ones_like, "active must be false for robots that do not exist, arrived or collided")
+)
+POISON.append(("sea", "score", at((0, 0), float("nan")), "got nan at [0, 0]"))
+POISON.append(("sea", "observation", at((0, 0, 0), float("nan")), "got nan at [0, 0, 0]"))
+POISON.append(("sea", "clearance", at((0, 0), float("inf")), "got inf at [0, 0]"))
 
 
 @pytest.mark.parametrize("name", ["boxes", "solids", "sea"])

@@ -110,17 +110,18 @@ def cubes(scene: Any) -> np.ndarray:
         middle = np.array([place.x, place.y, place.z])
         size = np.array([cube.size.x, cube.size.y, cube.size.z])
         # A turned cuboid reaches as far along an axis as its turned sides together.
-        half = np.abs(rotation(cube.pose.orientation) * size).sum(1) / 2
+        turn = cube.pose.orientation
+        half = np.abs(rotation(turn.w, turn.x, turn.y, turn.z) * size).sum(1) / 2
         found.append([*(middle - half), *(middle + half)])
     return np.array(found).reshape(-1, 6)
 
 
-def rotation(quaternion: Any) -> np.ndarray:
+def rotation(w: float, x: float, y: float, z: float) -> np.ndarray:
     """Rotation matrix of a unit quaternion, by Euler and Rodrigues."""
-    axis = np.array([quaternion.x, quaternion.y, quaternion.z])
+    axis = np.array([x, y, z])
     # Matrix of the cross product by the axis.
     cross = np.cross(np.eye(3), axis)
-    return np.eye(3) + 2 * quaternion.w * cross + 2 * cross @ cross
+    return np.eye(3) + 2 * w * cross + 2 * cross @ cross
 
 
 def greedy(seen: TensorDictBase) -> TensorDictBase:

@@ -97,7 +97,7 @@ class FromPixels(BatchedEnv):
         return [*self.env.stored_keys, *clips.STORED_KEYS]
 
     @property
-    def space_extras(self) -> dict[str, Any]:
+    def space_extras(self) -> dict[str, object]:
         return self.env.space_extras
 
     def restore(self, tensordict: TensorDictBase, replay: object = None) -> TensorDictBase:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from tensordict import TensorDictBase
 from torchrl.envs.utils import check_marl_grouping
 
 from tests.envs.marine.settings import acted, marine, play, random_action
@@ -106,7 +107,7 @@ def test_every_quirk_changes_something_and_can_be_had_alone(quirk: str) -> None:
     assert not all(are_same)
 
 
-def same(one: Any, other: Any) -> bool:
+def same(one: TensorDictBase, other: TensorDictBase) -> bool:
     return all(torch.equal(one[key], other[key]) for key in one.keys(True, True))
 
 

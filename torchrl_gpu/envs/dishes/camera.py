@@ -84,8 +84,8 @@ class Camera:
         sink = self._region(top=30, bottom=60, left=20, right=44)
 
         self._background = self._colors[_WALL].expand(3, height, width).clone()
-        for region, color in ((self._belt, _BELT), (sink, _WATER)):
-            self._background[:, region.rows, region.columns] = self._colors[color]
+        self._background[:, self._belt.rows, self._belt.columns] = self._colors[_BELT]
+        self._background[:, sink.rows, sink.columns] = self._colors[_WATER]
 
     def draw(self, state: Mapping[str, Tensor], clock: Tensor) -> Tensor:
         """Draw pictures (N, 3, H, W) uint8, RGB.

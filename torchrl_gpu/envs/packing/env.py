@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields, replace
 from functools import cached_property, partial
-from typing import Any
 
 import torch
 from tensordict import TensorDict, TensorDictBase
@@ -15,7 +14,7 @@ from torch import Tensor
 from torchrl.data import Binary, Bounded, Categorical, Composite, TensorSpec, Unbounded
 
 from torchrl_gpu import native
-from torchrl_gpu.envs.base import BatchedEnv, Conflict, NumEnvs
+from torchrl_gpu.envs.base import BatchedEnv, Conflict, ConstructorArguments, NumEnvs
 from torchrl_gpu.envs.memory import check_fits, measure_bytes_per_env
 from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.items import ItemSequences, ItemSource, item_source
@@ -291,7 +290,7 @@ class PackingEnv(BatchedEnv):
         make = partial(PackingEnv.like, self, items=self.shared_items(), seed=0)
         return measure_bytes_per_env(make, lambda shown: shown["action_mask"].int().argmax(1))
 
-    def shard_arguments(self, num_envs: int, first_env: int) -> dict[str, Any]:
+    def shard_arguments(self, num_envs: int, first_env: int) -> ConstructorArguments:
         """Return arguments as in the base class, with the same items.
 
         They are not drawn again for another number of environments.
@@ -323,7 +322,7 @@ class PackingEnv(BatchedEnv):
         return self.bin.cell
 
     @property
-    def space_extras(self) -> dict[str, Any]:
+    def space_extras(self) -> dict[str, object]:
         """The bin, and the shape that a flat action index unravels to."""
         bin_ = asdict(self.bin)
         for rule in STABILITY_RULES.values():

@@ -102,7 +102,7 @@ def packs_orders(env: PackingEnv) -> bool:
     return is_same and is_alone and env.catalogue.flat and "z_map" in env.include
 
 
-def make_protocol(name: str, num_envs: int = 64, **changes: Any) -> PackingEnv:
+def make_protocol(name: str, num_envs: int = 64, **changes: object) -> PackingEnv:
     """Return an environment of a protocol or a reference setting.
 
     Args:

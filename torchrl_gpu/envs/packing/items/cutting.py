@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -200,7 +201,9 @@ class CutSequences(DrawnSequences):
         return small and key.is_cuda and not is_traced() and _kernels(key.device) is not None
 
     def _looked_up_on_cuda(self, key: Tensor, position: Tensor) -> Tensor:
-        found: Tensor = _kernels(key.device).items(self, key, position, self.kept_on(key.device, len(key)))
+        kernels = _kernels(key.device)
+        assert kernels is not None
+        found: Tensor = kernels.items(self, key, position, self.kept_on(key.device, len(key)))
         return found
 
     def kept_on(self, device: torch.device, rows: int) -> Kept:
@@ -360,8 +363,8 @@ class CutSequences(DrawnSequences):
         return early
 
 
-def _kernels(device: torch.device) -> Any:
-    """Triton kernels that cut on a device, or None where torch does."""
+def _kernels(device: torch.device) -> ModuleType | None:
+    """Return the Triton kernels that cut on a device, or None if torch does."""
     return load_kernels("cutting boxes", TRITON_CUTS, device, parts=(TRITON_DRAWS,))
 
 
