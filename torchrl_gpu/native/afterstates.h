@@ -424,14 +424,6 @@ inline float value_of(const Patches& p, const uint8_t* heights) {
     return float(whole);
 }
 
-// Sum of a bin's weights of each shape, as it lies; the sums add up to its value. (S, N), of which this is column n.
-inline void shape_values_of(const Patches& p, const uint8_t* heights, int64_t rows, double* out) {
-    std::vector<uint8_t> base(p.framed());
-    frame(p, heights, base.data());
-    for (int64_t s = 0; s < p.shapes; s++)
-        out[s * rows] = sum_of_bin(p, Lying(p, p.patch[s]), base.data(), [](int64_t, int64_t, float) {});
-}
-
 struct Learnt {
     float* weight;          // (E,)
     float* drift;           // (E,) sum of the mean errors of each weight
@@ -439,9 +431,6 @@ struct Learnt {
     int64_t* seen;          // (E, 2) zeros, before and after: sum and number of the errors of the batch
     const int64_t* error;   // (N,) in units of 2^-32
     const uint8_t* counts;  // (N,) 1 for rows to learn from
-    int32_t* changed;       // null, or (E,): of each table, from its offset on, the first images that have changed
-    int64_t* num_changed;   // (tables,) how many those are
-    uint8_t* marked;        // (E,) 1 for weights among them
     double rate;            // of a step, over the number of patches of a bin
 };
 
@@ -510,8 +499,5 @@ inline void learn_table(const Patches& p, const Learnt& to, int64_t table, const
         const float coherence = to.path[first] > 0 ? std::fabs(to.drift[first]) / to.path[first] : 1.0f;
         const float weight = to.weight[first] + float(to.rate * double(coherence) * double(mean));
         for (int32_t j = 0; j < at.count; j++) to.weight[offset + at.entry[j]] = weight;
-        if (!to.changed || to.marked[first]) continue;
-        to.marked[first] = 1;
-        to.changed[offset + to.num_changed[table]++] = at.entry[0];
     }
 }

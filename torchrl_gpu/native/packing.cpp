@@ -13,7 +13,6 @@
 #include "problem.h"
 #include "rollout.h"
 #include "sailing.h"
-#include "shared_sums.h"
 #include "solids.h"
 #include "stability.h"
 #include "sweep.h"
@@ -382,12 +381,6 @@ void value_bins(const Patches* patches, int64_t rows, const uint8_t* heights, fl
            [&](int64_t n) { out[n] = value_of(*patches, heights + n * patches->area()); });
 }
 
-// Share of each shape, as it lies, in the value of each bin, (S, N).
-void shape_values(const Patches* patches, int64_t rows, const uint8_t* heights, double* out) {
-    spread(rows, rows < 64 ? 1 : patches->threads,
-           [&](int64_t n) { shape_values_of(*patches, heights + n * patches->area(), rows, out + n); });
-}
-
 void learn_bins(const Patches* patches, const Learnt* to, int64_t rows, const uint8_t* heights) {
     spread(patches->tables, patches->threads,
            [&](int64_t table) { learn_table(*patches, *to, table, heights, rows); });
@@ -395,18 +388,6 @@ void learn_bins(const Patches* patches, const Learnt* to, int64_t rows, const ui
 
 // TD(λ) over a whole rollout, see sweep.h; 1 where it was learned, 0 where the tables are not as they must be.
 int64_t sweep_bins(const Patches* patches, const Sweep* sweep) { return sweep_tables(*patches, *sweep); }
-
-// Offers the values of a process for a sum over all of them, see shared_sums.h.
-void offer_sum(int64_t* memory, int64_t processes, int64_t room, int64_t number, int64_t rank, int64_t count,
-               const double* values) {
-    std::memcpy(sum_slot(memory, processes, room, number, rank), values, count * sizeof(double));
-    __atomic_store_n(memory + 8 * rank, number, __ATOMIC_RELEASE);
-}
-
-int64_t take_sum(int64_t* memory, int64_t processes, int64_t room, int64_t number, int64_t count, double* out,
-                 int64_t most_us) {
-    return take_sum_of(memory, processes, room, number, count, out, most_us);
-}
 
 // True for each of `rows` rows of `length` truth values with a true one.
 void any_true(const uint8_t* values, int64_t rows, int64_t length, uint8_t* out) {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple, cast, final
 
@@ -14,12 +13,10 @@ from tensordict import TensorDict, TensorDictBase
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from torchrl_gpu import native
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
 from torchrl_gpu.policies.packing.ntuple.greedy_rollouts import GREEDY_ROLLOUTS
 from torchrl_gpu.policies.packing.ntuple.packed_tables import pack_tables
 from torchrl_gpu.policies.packing.ntuple.refined import RefinedTables
-from torchrl_gpu.policies.packing.ntuple.sweep import sweep_by_steps
 from torchrl_gpu.policies.packing.ntuple.tables import PatchTables
 from torchrl_gpu.policies.packing.pretrained import PackingPolicy
 from torchrl_gpu.policies.policy import Policy
@@ -31,7 +28,6 @@ from torchrl_gpu.system.threads import single_threaded
 from torchrl_gpu.training.accelerated.choice import GraphOption
 from torchrl_gpu.training.accelerated.functions import GraphedFunction
 from torchrl_gpu.training.collect.rollout import Rollout
-from torchrl_gpu.training.packing.shared_tables import SharedTables
 from torchrl_gpu.training.run import EnvFactory, EnvRun, check_counts
 from torchrl_gpu.training.updates.graphed import GraphedLearning
 from torchrl_gpu.training.updates.learner import ModuleLearner
@@ -118,7 +114,6 @@ class AfterstateLearning(EnvRun):
 
     policy: PackingPolicy
     # Of several processes that share the learning out.
-    _shared: SharedTables | None = None
 
     def __init__(
         self,
@@ -224,12 +219,6 @@ class AfterstateLearning(EnvRun):
         self.rollout = Rollout(
             self.env, ["box_heightmap"], n_steps=1, gamma=1.0, cuda_graphs=by_graphs, player=GREEDY_ROLLOUTS
         )
-        by_gradients = isinstance(self.tables, RefinedTables)
-        alone = self.trainer.world_size == 1 or by_gradients or not native.runs_on(self.tables.weight)
-        alone = self.any_process(alone)
-        processes = self.trainer.world_size
-        most = 2 * self.env.num_envs * processes
-        self._shared = None if alone else SharedTables(self.tables, self.global_rank, processes, most)
         self._make_graphs()
 
     def _make_graphs(self) -> None:
@@ -304,8 +293,6 @@ class AfterstateLearning(EnvRun):
                 errors = self._descend(played)
             else:
                 errors = self._sweep(self._of_all(played))
-            if self._shared is not None:
-                self._shared.exchange()
         return errors
 
     # Tables are learned from whole trajectories, from the last step to the first. Processes therefore exchange what
@@ -341,20 +328,14 @@ class AfterstateLearning(EnvRun):
             found = graphed(TensorDict(played._asdict()))
             errors = list(found["errors"].unbind())
         else:
-            errors = [self._sweep_once(played) for _ in range(updates)]
+            errors = [self.tables.sweep(*played, self.rate, self.lam) for _ in range(updates)]
         self.count_updates(updates)
         return errors
-
-    def _sweep_once(self, played: Played) -> Tensor:
-        if self._shared is None:
-            return self.tables.sweep(*played, self.rate, self.lam)
-        learn = partial(self._shared.learn, rate=self.rate)
-        return sweep_by_steps(*played, lam=self.lam, values=self._shared.values, learn=learn)
 
     def _swept(self, data: TensorDictBase) -> TensorDictBase:
         """All sweeps of a training step, as one function."""
         played = Played(data["levels"], data["reward"], data["done"])
-        errors = [self._sweep_once(played) for _ in range(self.sweeps)]
+        errors = [self.tables.sweep(*played, self.rate, self.lam) for _ in range(self.sweeps)]
         return TensorDict({"errors": torch.stack(errors)})
 
     def _descend(self, played: Played) -> list[Tensor]:

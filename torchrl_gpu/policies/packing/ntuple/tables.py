@@ -12,7 +12,6 @@ from torchrl_gpu.policies.packing.features import bin_of
 from torchrl_gpu.policies.packing.ntuple.packed_tables import unpack_table
 from torchrl_gpu.policies.packing.ntuple.sweep import sweep_bins
 from torchrl_gpu.policies.packing.ntuple.values import (
-    Changes,
     PatchPlan,
     Tables,
     learn_bins,
@@ -117,21 +116,13 @@ class PatchTables(nn.Module):
         return value_bins(levels, self.weight, self.plan)
 
     @torch.no_grad()
-    def learn(
-        self,
-        levels: Tensor,
-        error: Tensor,
-        counts: Tensor,
-        rate: float,
-        part: Sequence[int] | None = None,
-        changes: Changes | None = None,
-    ) -> None:
+    def learn(self, levels: Tensor, error: Tensor, counts: Tensor, rate: float) -> None:
         """Move the values of bins by about `rate` times their errors.
 
         Arguments are those of `learn_bins`.
         """
         tables = Tables(self.weight, self.drift, self.path)
-        learn_bins(levels, error, counts, tables, self.plan, rate, self._zeros(), part=part, changes=changes)
+        learn_bins(levels, error, counts, tables, self.plan, rate, self._zeros())
 
     def sweep(self, levels: Tensor, reward: Tensor, done: Tensor, rate: float, lam: float) -> Tensor:
         """Learn from played steps (N, T), as `sweep_bins`."""

@@ -350,57 +350,6 @@ def value_bins(heights: Tensor, weight: Tensor, plan: PatchPlan) -> Tensor:
     return out
 
 
-def shape_values(heights: Tensor, weight: Tensor, plan: PatchPlan, part: Sequence[int]) -> Tensor:
-    """Contributions of the tables `part` to the values of bins, (L, N) float64.
-
-    L is the number of oriented shapes, in the order of `plan.oriented`; those of other tables are zero. Processes can
-    share the work in this way: in C++ the rows, added up one after another from the first, are to the last bit what
-    `value_bins` gives.
-    """
-    heights = _heights("shape_values", heights, plan)
-    weight = _weight("shape_values", weight, plan, heights.device)
-    is_mine = [each.table in part for each in plan.oriented]
-    out = heights.new_zeros(len(is_mine), len(heights), dtype=torch.float64)
-    if not native.runs_on(heights):
-        sides = [plan.sides(each, heights.shape[1:]) for each in plan.oriented]
-        sizes = list(map(math.prod, sides))
-        weights = weight[entries_of(framed(heights, plan), plan)].double()
-        parts = zip(out, is_mine, weights.split(sizes, 1), strict=True)
-        for row, mine, values in parts:
-            row.copy_(values.sum(1) * mine)
-        return out
-    found = native.output(sum(is_mine), len(heights), dtype=torch.float64)
-    arguments = PatchArguments.of(plan, heights, weight, tuple(part))
-    number = c_int64(len(heights))
-    native.library().shape_values(byref(arguments), number, _address(heights), _address(found))
-    out[torch.tensor(is_mine, dtype=torch.bool, device="cpu")] = found
-    return out
-
-
-class Changes(NamedTuple):
-    """Weights that have changed since the record was cleared.
-
-    Each is named by its least equivalent index.
-
-    Attributes:
-        first: (E,) int32; behind the offset of each table the numbers of its entries.
-        num: (tables,) int64, changed entries of each table.
-        marked: (E,) uint8, 1 for each changed entry.
-    """
-
-    first: Tensor
-    num: Tensor
-    marked: Tensor
-
-    @classmethod
-    def of(cls, plan: PatchPlan) -> Changes:
-        """An empty record, on the CPU."""
-        first = torch.zeros(plan.entries, dtype=torch.int32, device="cpu")
-        num = torch.zeros(len(plan.shapes), dtype=torch.int64, device="cpu")
-        marked = torch.zeros(plan.entries, dtype=torch.uint8, device="cpu")
-        return cls(first, num, marked)
-
-
 def learn_bins(
     heights: Tensor,
     error: Tensor,
@@ -409,9 +358,6 @@ def learn_bins(
     plan: PatchPlan,
     rate: float,
     scratch: Tensor,
-    *,
-    part: Sequence[int] | None = None,
-    changes: Changes | None = None,
 ) -> None:
     """Update weights in place, so that bins' values move by about `rate` · error.
 
@@ -428,8 +374,6 @@ def learn_bins(
         plan: Patches of the tables.
         rate: From 0 to 1.
         scratch: (E, 2) int64, zeros before and after.
-        part: Numbers of the tables that move, None for all. In C++ only: elsewhere a ValueError.
-        changes: Record of the entries that have moved. In C++ only: elsewhere a ValueError.
     """
     where = "learn_bins"
     heights = _heights(where, heights, plan)
@@ -442,19 +386,13 @@ def learn_bins(
     units = (clipped * _ONE).round().long()
     rate = rate / plan.patches(heights.shape[1:])
     if not native.runs_on(heights):
-        if part is not None or changes is not None:
-            raise ValueError(f"{where}: a part of the tables needs a CPU and a compiler, not {device}")
         kernels = in_triton(TRITON_TABLES, device)
         if kernels is not None:
             return kernels.learn_bins(heights, units, counts, tables, plan, rate, scratch)
         return _learn_bins(heights, units, counts, tables, plan, rate)
-    tables_that_move = None if part is None else tuple(part)
-    arguments = PatchArguments.of(plan, heights, tables.weight, tables_that_move)
+    arguments = PatchArguments.of(plan, heights, tables.weight)
     written = [each.data_ptr() for each in (*tables, scratch, units, counts)]
-    recorded: list[int | None] = [None, None, None]
-    if changes is not None:
-        recorded = [each.data_ptr() for each in changes]
-    update = _Update(*written, *recorded, rate)
+    update = _Update(*written, rate)
     number = c_int64(len(heights))
     native.library().learn_bins(byref(arguments), byref(update), number, _address(heights))
     return None
@@ -680,12 +618,9 @@ class _Patch(Structure):
 
 
 @lru_cache
-def _patches(plan: PatchPlan, part: tuple[int, ...] | None) -> Array[_Patch]:
-    """Shapes of a plan for C++, of all tables or of some."""
-    shapes = list(plan.oriented)
-    if part is not None:
-        shapes = [each for each in shapes if each.table in part]
-    return (_Patch * len(shapes))(*map(_Patch.of, shapes))
+def _patches(plan: PatchPlan) -> Array[_Patch]:
+    """Shapes of a plan for C++."""
+    return (_Patch * len(plan.oriented))(*map(_Patch.of, plan.oriented))
 
 
 class PatchArguments(Structure):
@@ -696,14 +631,12 @@ class PatchArguments(Structure):
     _fields_ = (*_numbers, *_pointers)
 
     @classmethod
-    def of(
-        cls, plan: PatchPlan, heights: Tensor, weight: Tensor, part: tuple[int, ...] | None = None
-    ) -> PatchArguments:
-        """Describe the patches of all tables, or of some, to C++.
+    def of(cls, plan: PatchPlan, heights: Tensor, weight: Tensor) -> PatchArguments:
+        """Describe the patches of a plan to C++.
 
         The tensors must outlive the call.
         """
-        patches = _patches(plan, part)
+        patches = _patches(plan)
         counts = (len(patches), len(plan.shapes))
         sizes = (*counts, *heights.shape[1:], plan.levels, kernel_threads())
         described = cls(*sizes, addressof(patches), weight.data_ptr())
@@ -716,8 +649,7 @@ class _Update(Structure):
     """`struct Learnt` of afterstates.h."""
 
     _inputs = native.of_type(c_void_p, "weight drift path seen error counts")
-    _record = native.of_type(c_void_p, "changed num_changed marked")
-    _fields_ = (*_inputs, *_record, ("rate", c_double))
+    _fields_ = (*_inputs, ("rate", c_double))
 
 
 class _Sweep(native.Arguments):
