@@ -251,7 +251,8 @@ def test_the_command_writes_plans_in_the_unit_of_the_list(tmp_path: Path, capsys
     assert [row["line"] for row in plan] == ["2", "2", "3", "5", "4"]
     assert [row["left out"] != "" for row in plan] == [False] * 3 + [True] * 2
     assert {plan[0][f"{side}_cm"] for side in ("length", "width", "height")} == {"40", "30", "20"}
-    assert [plan[1][f"{axis}_cm"] for axis in "xyz"] == ["0", "30", "0"]
+    # Two boxes of 40 × 30 cm stand in the middle of the pallet.
+    assert [plan[1][f"{axis}_cm"] for axis in "xyz"] == ["60", "25", "0"]
     content = json.loads((out / "plan.json").read_text(encoding="utf-8"))
     assert content["unit"] == "cm"
     assert len(content["boxes"]) == 3
@@ -287,7 +288,9 @@ def test_the_command_writes_plans_in_the_unit_of_the_list(tmp_path: Path, capsys
         (["--weight", "nan"], "--weight must be"),
         (["--open", "0"], "--open must be"),
         (["--visible", "some"], "--visible must be a whole number or all"),
-        (["--tries", "9"], "tries does nothing without visible all"),
+        (["--in-order", "--tries", "9"], "tries does nothing without visible all"),
+        (["--in-order", "--visible", "all"], "--visible all.*--in-order"),
+        (["--policy", "dbl", "--visible", "all"], "policy does nothing without visible of a number"),
         (["--stability", "hope"], "stability must be one of"),
         (["--policy", "wish"], "PackingPolicy: .*wish"),
         (["--unit", "cubits"], "unit must be one of"),
@@ -334,9 +337,9 @@ def test_towers_fall_in_the_simulation_and_flat_piles_stand(tmp_path: Path) -> N
     assert [each.verdict.fallen for each in flat.pallets() if each.verdict] == [[]]
     rows = ["A,foot,100,100,200,1,1,,", "A,plate,700,500,50,1,20,,"]
     # By the rule the plate may not stand on the foot: it opens a pallet of its own.
-    apart = pack(listed(tmp_path, *rows), "700x500mm", device="cpu")
+    apart = pack(listed(tmp_path, *rows), "700x500mm", visible=1, device="cpu")
     assert apart.placed.pallet.tolist() == [0, 1]
-    tipped = pack(listed(tmp_path, *rows), "700x500mm", physics=True, stability="none", device="cpu")
+    tipped = pack(listed(tmp_path, *rows), "700x500mm", visible=1, physics=True, stability="none", device="cpu")
     assert [each.verdict.fallen for each in tipped.pallets() if each.verdict] == [[2]]
     assert tipped.orders()[0]["stand"] == 0
 

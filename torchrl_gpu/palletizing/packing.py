@@ -17,12 +17,14 @@ from torchrl_gpu.lists.box_list import BoxList
 from torchrl_gpu.lists.reading import ListOptions, read_list
 from torchrl_gpu.lists.units import LENGTH_BY_WORD, LENGTHS, WEIGHT_BY_WORD, WEIGHTS, unit_of_word
 from torchrl_gpu.palletizing.cells import choose_cell
+from torchrl_gpu.palletizing.centring import centre_loads
+from torchrl_gpu.palletizing.known_orders import pack_known_orders
 from torchrl_gpu.palletizing.lengths import WHERE, load_height, metres, sides_of
 from torchrl_gpu.palletizing.packer import Choice, Packer
 from torchrl_gpu.palletizing.pallet import Pallet
 from torchrl_gpu.palletizing.plan import PalletPlans, Placements, simulate
 from torchrl_gpu.palletizing.prepared_boxes import Boxes, PreparedBoxes
-from torchrl_gpu.palletizing.search import TRIES, search
+from torchrl_gpu.palletizing.search import TRIES
 from torchrl_gpu.system import arguments
 
 _LOG = logging.getLogger(__name__)
@@ -48,7 +50,7 @@ def pack(
     overhang: str | float = 0.0,
     cell: str | float | None = None,
     open_pallets: int = 1,
-    visible: int | str = 1,
+    visible: int | str | None = None,
     tries: int = TRIES,
     turns: str = "yaw",
     stability: str = "load_bearing",
@@ -58,9 +60,10 @@ def pack(
     device: str | torch.device = "auto",
     say: Report = lambda words: None,
 ) -> PalletPlans:
-    """Pack every box of every order, in the order of the list.
+    """Pack every box of every order.
 
-    A pallet is opened wherever nothing fits any more. Lengths are millimetres, or say their own unit: `150cm`, `48in`.
+    The whole of an order is planned at once unless `visible` is a number. Lengths are millimetres, or say their own
+    unit: `150cm`, `48in`.
 
     Args:
         orders: List of boxes, see `read_list`, or one that is read already.
@@ -74,8 +77,10 @@ def pack(
         overhang: What boxes may stick out over each edge.
         cell: Side of the cells that sides are rounded up to; None chooses, see `choose_cell`.
         open_pallets: Pallets of an order that are open at a time.
-        visible: Next boxes of an order to choose from, or "all": then the order of the list does not count, `tries`
-            sequences of its boxes are tried, see `search`, and neither `policy` nor `open_pallets` has an effect.
+        visible: Next boxes of an order to choose from, in the order of the list, or "all": then the order of the list
+            does not count, full layers of an article go first, and `tries` sequences of the rest are tried, see
+            `pack_known_orders`. None is "all", and 1 where `policy` or `open_pallets` is given, which choose among
+            boxes as they come.
         tries: Of every order, where all boxes are visible.
         turns: "fixed", "yaw" (turned about the vertical) or "axis" (any side up that the list permits).
         stability: One of `STABILITY_RULES`.
@@ -127,7 +132,13 @@ def pack(
     else:
         cell_m = metres("cell", cell, above=0.0)
     chosen = replace(chosen, cell=cell_m)
-    if visible != "all":
+    as_it_comes = policy != "orders" or open_pallets != 1
+    if visible is None:
+        visible = 1 if as_it_comes else "all"
+    if visible == "all":
+        given = {"policy": (policy, "orders"), "open_pallets": (open_pallets, 1)}
+        arguments.check_effect(WHERE, "visible of a number", **given)
+    else:
         visible = arguments.whole(WHERE, "visible", visible, 1, _MOST_VISIBLE)
         arguments.check_effect(WHERE, "visible all", tries=(tries, TRIES))
     tries = arguments.whole(WHERE, "tries", tries, 1, _MOST_TRIES)
@@ -137,9 +148,10 @@ def pack(
     fitting = _fitting_boxes(found, prepared)
     # The only text that is left is "all".
     if isinstance(visible, str):
-        placed = search(packer, prepared, fitting, tries, report=say)
+        placed = pack_known_orders(packer, prepared, fitting, tries, say)
     else:
         placed = carry_out(packer, prepared, fitting, visible, say)
+    placed = centre_loads(placed, chosen, boxes.weights.numpy())
     plans = PalletPlans(found, chosen, placed, prepared.reasons, "\n".join(notes))
     return simulate(plans, friction, say) if physics else plans
 

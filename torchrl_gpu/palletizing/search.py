@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchrl_gpu.palletizing.layered import StartingPile
 from torchrl_gpu.palletizing.packer import Choice, Packer, Pallets
 from torchrl_gpu.palletizing.plan import Placements
 from torchrl_gpu.palletizing.prepared_boxes import Boxes, PreparedBoxes
@@ -34,6 +35,11 @@ _MUTATED = 0.5
 _BOTH_TURNS = 2
 # Rank of variants that a candidate tries last: nothing may lie on them.
 _FRAGILE_RANK = 100.0
+
+
+# Height of a load over its least width beyond which it is a tower: it tips at less than 0.4 g.
+_MOST_SLENDER = 2.5
+Score = tuple[int, int, float, float]
 
 
 class _Candidates(NamedTuple):
@@ -101,12 +107,14 @@ class _Problem:
         variants: Boxes as that packer places them.
         prepared: Boxes as they are listed.
         orders: Numbers of the boxes of each order that has any, (…) int64 each.
+        starts: Pallet that each order begins on, None for an empty one.
     """
 
     packer: Packer
     variants: _Variants
     prepared: PreparedBoxes
     orders: list[np.ndarray]
+    starts: list[StartingPile | None]
 
 
 @dataclass(frozen=True)
@@ -114,11 +122,11 @@ class _Found:
     """Plan that a candidate gives.
 
     Attributes:
-        score: Pallets, and cubic metres on the last one. The least is the best.
+        score: Of the plan, see `_score`. The least is the best.
         placements: Of the order, which has the number 0 in them.
     """
 
-    score: tuple[int, float]
+    score: Score
     placements: Placements
 
 
@@ -136,13 +144,15 @@ def search(
     orders: Sequence[np.ndarray],
     tries: int = TRIES,
     seed: int = 0,
+    starts: Sequence[StartingPile | None] | None = None,
     report: Callable[[str], None] = lambda words: None,
 ) -> Placements:
     """Search for the packing of each order on the fewest pallets.
 
-    Among equals the one with the least on its last pallet is the best. A candidate is a sequence of the kinds of boxes,
-    a turn of each, and the weights of x, y and z by which places are scored: the first kind is placed as often as it
-    fits, then the next. Kinds that do not fit at first are tried once more, in both turns, before the pallet is closed.
+    Among equals the one without towers, with the least on its last pallet, and the lowest one is the best. A candidate
+    is a sequence of the kinds of boxes, a turn of each, and the weights of x, y and z by which places are scored: the
+    first kind is placed as often as it fits, then the next. Kinds that do not fit at first are tried once more, in both
+    turns, before the pallet is closed.
 
     Candidates of a round are rows of one batch. The first round draws them at random, later ones mutate the best of
     each order. The plan of an order does not depend on the other orders.
@@ -153,6 +163,7 @@ def search(
         orders: Numbers of the boxes of each order, (…) int64.
         tries: Candidates of each order.
         seed: Of the draws.
+        starts: Pallet that each order begins on, which has the number 0 then; None for an empty one.
         report: Called with a line about the progress.
     """
     used = [i for i, boxes in enumerate(orders) if len(boxes)]
@@ -166,7 +177,8 @@ def search(
         device=packer.device,
     )
     variants = _variants(packer, upright, prepared, boxes)
-    problem = _Problem(upright, variants, prepared, boxes)
+    begun = [None if starts is None else starts[i] for i in used]
+    problem = _Problem(upright, variants, prepared, boxes, begun)
     # Every order draws from its own generator, all with the same seed. With one generator for all, the plan of an order
     # would depend on the orders before it in the list.
     generators = [torch.Generator(device="cpu").manual_seed(seed) for _ in used]
@@ -366,7 +378,7 @@ def _pack_side_by_side(problem: _Problem, rows: Tensor, candidates: _Candidates)
     queue, left = _queues(prepared, mine)
     queue = queue.to(device)
     left = left.to(device)
-    state = packer.begin(prepared, mine)
+    state = _on_starts(packer.begin(prepared, mine), [problem.starts[i] for i in rows.tolist()])
     number, entries = sequence.variant.shape
     every = torch.arange(number, device=device, dtype=torch.int64)
     places = torch.arange(entries, device=device, dtype=torch.int64)
@@ -405,11 +417,52 @@ def _pack_side_by_side(problem: _Problem, rows: Tensor, candidates: _Candidates)
         ended = left.sum(1) == 0
     pallets = (pallet + 1).tolist()
     volumes = state.volume[:, 0].tolist()
-    placements = _read_back(problem, steps)
+    weights = prepared.boxes.weights.numpy()
     found = []
-    for row, placed in enumerate(placements):
-        found.append(_Found((pallets[row], volumes[row]), placed))
+    for row, placed in enumerate(_read_back(problem, steps)):
+        score = _score(pallets[row], volumes[row], placed, weights)
+        found.append(_Found(score, placed))
     return found
+
+
+def _score(pallets: int, last_volume: float, placed: Placements, weights: np.ndarray) -> Score:
+    """Score of a plan: what goes without saying when a person builds it.
+
+    Args:
+        pallets: That the plan takes.
+        last_volume: Cubic metres on the last one.
+        placed: Its boxes.
+        weights: Kilograms of all boxes, 0 where they are not known.
+
+    Returns:
+        Pallets, those whose load is a tower, cubic metres on the last one of several, and the mean height of the
+        load's middle, in which heavy boxes count more.
+    """
+    if not len(placed.box):
+        return pallets, 0, 0.0, 0.0
+    towers = 0
+    for number in np.unique(placed.pallet):
+        mine = placed.rows(placed.pallet == number)
+        upper = mine.corner + mine.sides
+        span = (upper - mine.corner.min(0)).max(0)
+        towers += bool(upper[:, 2].max() > _MOST_SLENDER * min(span[0], span[1]))
+    share = weights[placed.box] + placed.sides.prod(1)
+    middle = placed.corner[:, 2] + placed.sides[:, 2] / 2
+    mean_height = float((share * middle).sum() / share.sum())
+    return pallets, towers, last_volume if pallets > 1 else 0.0, mean_height
+
+
+def _on_starts(state: Pallets, starts: Sequence[StartingPile | None]) -> Pallets:
+    """Put the pallets that some rows begin on in the place of empty ones."""
+    for row, start in enumerate(starts):
+        if start is None:
+            continue
+        state.heightmap[row, 0] = start.heightmap.to(state.heightmap.device)
+        if state.bears.numel():
+            state.bears[row, 0] = start.bears.to(state.bears.device)
+        state.weight[row, 0] = start.weight
+        state.volume[row, 0] = start.volume
+    return state
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,9 @@
 
 The list may be text of any encoding, a workbook (.xlsx, .xls, .ods), Parquet or JSON, or - for standard input: its
 columns are found by name, in twelve languages. What was read is shown first; where something in it is doubtful, nothing
-is packed without --yes. --check reads the list and stops. Boxes go onto a pallet in the order of the list; where
-nothing fits any more the pallet is closed and the next one opened. Lengths below are millimetres, or say their unit:
+is packed without --yes. --check reads the list and stops. The whole of an order is planned at once, full layers of an
+article first; with --in-order boxes go onto a pallet as they come in the list, and where nothing fits any more the
+pallet is closed and the next one opened. Lengths below are millimetres, or say their unit:
 150cm, 48in.
 """
 
@@ -62,6 +63,8 @@ def main(argv: list[str]) -> None:
     if args.check:
         return
     given = {name: getattr(args, name) for name in _PACK_OPTIONS}
+    if args.in_order:
+        given["visible"] = _in_order(args.visible)
     with progress("pack") as say:
         plans = pack(found, say=say, **given)
         say("")
@@ -73,6 +76,12 @@ def main(argv: list[str]) -> None:
     for line, order, reason in plans.misfits():
         Console(soft_wrap=True).print(f"left out: line {line}, order {order}: {reason}", style="yellow", markup=False)
     print(f"Written: {args.out}/plan.csv, plan.json and index.html, which opens the page of every pallet")
+
+
+def _in_order(visible: int | str | None) -> int | str:
+    if visible == "all":
+        raise ValueError(f"{WHERE}: --visible all plans a whole order, and --in-order takes boxes as they come")
+    return visible or 1
 
 
 def _confirms(args: argparse.Namespace) -> bool:
@@ -131,8 +140,9 @@ def _add_packing_options(parser: OneLineParser) -> None:
     add = parser.add_argument_group("packing").add_argument
     open_ = "pallets of an order open at once"
     add("--open", type=whole(1, 64), default=1, dest="open_pallets", metavar="M", help=open_)
-    known = "next boxes of an order to choose from; all: the program sorts the order, by many tries"
-    add("--visible", type=_visible, default=1, metavar="K", help=known)
+    add("--in-order", action="store_true", help="boxes come in the order of the list, one at a time: --visible 1")
+    known = "next boxes of an order to choose from, as they come; all (by default): the whole order"
+    add("--visible", type=_visible, metavar="K", help=known)
     add("--tries", type=whole(1, 2**16), default=64, help="of every order, with --visible all; 64 by default")
     add("--turns", choices=("fixed", "yaw", "axis"), default="yaw", help="about the vertical, or with any side up")
     rules = (

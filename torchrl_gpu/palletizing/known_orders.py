@@ -1,0 +1,93 @@
+"""Orders whose boxes are all known: full layers first, and a search for the rest.
+
+A search alone finds no layer pattern, and layers alone leave what is mixed. Where the search of the whole order needs
+fewer pallets than both together, its plan is taken.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from torchrl_gpu.palletizing.layered import LayeredOrder, layer_order
+from torchrl_gpu.palletizing.packer import Packer
+from torchrl_gpu.palletizing.pallet import Pallet
+from torchrl_gpu.palletizing.plan import Placements
+from torchrl_gpu.palletizing.prepared_boxes import PreparedBoxes
+from torchrl_gpu.palletizing.search import TRIES, search
+
+_ROUNDING = 1e-6
+Report = Callable[[str], None]
+
+
+def pack_known_orders(
+    packer: Packer,
+    prepared: PreparedBoxes,
+    orders: Sequence[np.ndarray],
+    tries: int = TRIES,
+    report: Report = lambda words: None,
+) -> Placements:
+    """Pack each order on few pallets, in layers where it has them.
+
+    Args:
+        packer: Of the pallet, the turns and the rule.
+        prepared: All boxes.
+        orders: Numbers of the boxes of each order, (…) int64.
+        tries: Candidates of the search, of each order.
+        report: Called with a line about the progress.
+    """
+    layered = [layer_order(packer, prepared, boxes) for boxes in orders]
+    rest = [each.left for each in layered]
+    starts = [each.start for each in layered]
+    searched = search(packer, prepared, rest, tries, starts=starts, report=report)
+    plans = [_join(each, _rows_of(searched, i)) for i, each in enumerate(layered)]
+    # Layers are in doubt only where something is left beside them, and fewer pallets might do.
+    doubtful = []
+    for i, each in enumerate(layered):
+        fewest = _fewest_pallets(packer.pallet, prepared, orders[i])
+        if each.pallets and len(each.left) and _num_pallets(plans[i]) > fewest:
+            doubtful.append(i)
+    whole = [boxes if i in doubtful else boxes[:0] for i, boxes in enumerate(orders)]
+    searched = search(packer, prepared, whole, tries, report=report)
+    for i in doubtful:
+        found = _rows_of(searched, i)
+        if _num_pallets(found) < _num_pallets(plans[i]):
+            plans[i] = found
+    numbered = [plan._replace(order=np.full_like(plan.order, i)) for i, plan in enumerate(plans)]
+    return Placements.join(numbered)
+
+
+def _rows_of(placed: Placements, order: int) -> Placements:
+    return placed.rows(placed.order == order)
+
+
+def _num_pallets(placed: Placements) -> int:
+    return len(np.unique(placed.pallet))
+
+
+def _join(layered: LayeredOrder, searched: Placements) -> Placements:
+    """Put the boxes that were searched for behind those in layers, on the same pallets or on more of them."""
+    if layered.start is None:
+        pallet = searched.pallet + layered.pallets
+    else:
+        # The search counts from the pallet that it began on.
+        is_more = searched.pallet > 0
+        pallet = np.where(is_more, searched.pallet - 1 + layered.pallets, layered.start.number)
+    step = searched.step + len(layered.placements.box)
+    zero = np.zeros_like(searched.order)
+    behind = searched._replace(order=zero, step=step, pallet=pallet)
+    return Placements.join([layered.placements, behind])
+
+
+def _fewest_pallets(pallet: Pallet, prepared: PreparedBoxes, boxes: np.ndarray) -> int:
+    """Pallets that boxes need at best, by their volume and by their weight."""
+    length = pallet.length + 2 * pallet.overhang
+    width = pallet.width + 2 * pallet.overhang
+    volume = float(prepared.boxes.sizes[boxes].prod(1).sum())
+    by_volume = math.ceil(volume / (length * width * pallet.height) - _ROUNDING)
+    by_weight = 0
+    if math.isfinite(pallet.weight):
+        by_weight = math.ceil(float(prepared.boxes.weights[boxes].sum()) / pallet.weight - _ROUNDING)
+    return max(1, by_volume, by_weight)
