@@ -37,6 +37,23 @@ def floor_used(sizes: Tensor, pallet: Pallet) -> float:
     return float(bottom.prod(1).sum() / taken.prod(1).sum()) * min(1.0, cells_share)
 
 
+def _num_fitting(bases: Tensor, length: float, width: float) -> int:
+    """Number of bases (B, 2) that fit a rectangle, turned or not."""
+    straight = (bases[:, 0] <= length) & (bases[:, 1] <= width)
+    turned = (bases[:, 1] <= length) & (bases[:, 0] <= width)
+    return int((straight | turned).sum())
+
+
+def boxes_lost(sizes: Tensor, pallet: Pallet) -> int:
+    """Number of boxes (B, 3), metres, that fit a pallet and do not fit its cells."""
+    bottom = sizes[:, :2] + pallet.gap
+    more = 2 * pallet.overhang + pallet.gap + ROUNDING
+    fitting = _num_fitting(bottom, pallet.length + more, pallet.width + more)
+    taken = (bottom / pallet.cell - ROUNDING).ceil()
+    x, y = pallet.cells
+    return fitting - _num_fitting(taken, x, y)
+
+
 def choose_cell(sizes: Tensor, pallet: Pallet, unit: str) -> tuple[float, str]:
     """Choose the largest cell that costs little of the floor.
 
@@ -62,7 +79,8 @@ def choose_cell(sizes: Tensor, pallet: Pallet, unit: str) -> tuple[float, str]:
         # The largest cell counts in any case, so that there is one.
         if x * y > _MOST_CELLS and used_by_cell:
             continue
-        used = floor_used(sizes, tried)
+        # A box that no longer fits is worse than any loss of room.
+        used = floor_used(sizes, tried) - boxes_lost(sizes, tried)
         used_by_cell[tried.cell] = used
         if x * y <= _FEW_CELLS:
             few[tried.cell] = used
@@ -72,5 +90,5 @@ def choose_cell(sizes: Tensor, pallet: Pallet, unit: str) -> tuple[float, str]:
     cell = max(side for side, used in used_by_cell.items() if used >= best - MOST_LOSS)
     x, y = replace(pallet, cell=cell).cells
     side = f"{1000 * cell / LENGTHS[unit]:g} {unit}"
-    loss = 1 - used_by_cell[cell]
+    loss = 1 - floor_used(sizes, replace(pallet, cell=cell))
     return cell, f"cells of {side}, {x} × {y} a pallet: rounding up takes {loss:.1%} of the floor"

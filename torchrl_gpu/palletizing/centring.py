@@ -13,7 +13,9 @@ from torchrl_gpu.palletizing.plan import Placements
 
 
 def centre_loads(placed: Placements, pallet: Pallet, weights: np.ndarray) -> Placements:
-    """Move the centre of gravity of every pallet as near to its middle as there is room.
+    """Move the load of every pallet towards its middle, as far as there is room.
+
+    What comes to the middle is the centre of gravity.
 
     Args:
         placed: All placements.

@@ -11,13 +11,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from torchrl_gpu.palletizing.layered import LayeredOrder, layer_order
+from torchrl_gpu.palletizing.layered import LayeredOrder, StartingPile, layer_order
 from torchrl_gpu.palletizing.packer import Packer
 from torchrl_gpu.palletizing.pallet import Pallet
 from torchrl_gpu.palletizing.plan import Placements
 from torchrl_gpu.palletizing.prepared_boxes import PreparedBoxes
-from torchrl_gpu.palletizing.search import TRIES, search
+from torchrl_gpu.palletizing.search import ROUNDS, TRIES, search
 
+# Boxes of an order up to which all tries are made.
+_BOXES_OF_ALL_TRIES = 100
 _ROUNDING = 1e-6
 Report = Callable[[str], None]
 
@@ -26,7 +28,7 @@ def pack_known_orders(
     packer: Packer,
     prepared: PreparedBoxes,
     orders: Sequence[np.ndarray],
-    tries: int = TRIES,
+    tries: int | None = None,
     report: Report = lambda words: None,
 ) -> Placements:
     """Pack each order on few pallets, in layers where it has them.
@@ -35,13 +37,13 @@ def pack_known_orders(
         packer: Of the pallet, the turns and the rule.
         prepared: All boxes.
         orders: Numbers of the boxes of each order, (…) int64.
-        tries: Candidates of the search, of each order.
+        tries: Candidates of the search, of each order; None for those that a large order has time for.
         report: Called with a line about the progress.
     """
     layered = [layer_order(packer, prepared, boxes) for boxes in orders]
     rest = [each.left for each in layered]
     starts = [each.start for each in layered]
-    searched = search(packer, prepared, rest, tries, starts=starts, report=report)
+    searched = _search(packer, prepared, rest, tries, starts, report)
     plans = [_join(each, _rows_of(searched, i)) for i, each in enumerate(layered)]
     # Layers are in doubt only where something is left beside them, and fewer pallets might do.
     doubtful = []
@@ -50,13 +52,44 @@ def pack_known_orders(
         if each.pallets and len(each.left) and _num_pallets(plans[i]) > fewest:
             doubtful.append(i)
     whole = [boxes if i in doubtful else boxes[:0] for i, boxes in enumerate(orders)]
-    searched = search(packer, prepared, whole, tries, report=report)
+    searched = _search(packer, prepared, whole, tries, [None] * len(whole), report)
     for i in doubtful:
         found = _rows_of(searched, i)
         if _num_pallets(found) < _num_pallets(plans[i]):
             plans[i] = found
     numbered = [plan._replace(order=np.full_like(plan.order, i)) for i, plan in enumerate(plans)]
     return Placements.join(numbered)
+
+
+def _search(
+    packer: Packer,
+    prepared: PreparedBoxes,
+    orders: Sequence[np.ndarray],
+    tries: int | None,
+    starts: Sequence[StartingPile | None],
+    report: Report,
+) -> Placements:
+    """Search for each order with the tries that it has.
+
+    How many those are, its own boxes decide, so that its plan does not depend on the other orders.
+    """
+    by_tries: dict[int, list[int]] = {}
+    for i, boxes in enumerate(orders):
+        by_tries.setdefault(tries or _tries_for(len(boxes)), []).append(i)
+    parts = []
+    for number, chosen in by_tries.items():
+        of_these = [boxes if i in chosen else boxes[:0] for i, boxes in enumerate(orders)]
+        parts.append(search(packer, prepared, of_these, number, starts=starts, report=report))
+    return Placements.join(parts)
+
+
+def _tries_for(boxes: int) -> int:
+    """Candidates of an order.
+
+    They are half as many for each doubling of its boxes beyond a hundred.
+    """
+    doublings = math.ceil(math.log2(max(1.0, boxes / _BOXES_OF_ALL_TRIES)))
+    return max(ROUNDS, TRIES >> doublings)
 
 
 def _rows_of(placed: Placements, order: int) -> Placements:
@@ -68,7 +101,10 @@ def _num_pallets(placed: Placements) -> int:
 
 
 def _join(layered: LayeredOrder, searched: Placements) -> Placements:
-    """Put the boxes that were searched for behind those in layers, on the same pallets or on more of them."""
+    """Put the boxes that were searched for behind those in layers.
+
+    They are on the pallet of layers that the search began on, or on more pallets.
+    """
     if layered.start is None:
         pallet = searched.pallet + layered.pallets
     else:

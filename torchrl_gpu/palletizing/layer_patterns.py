@@ -8,20 +8,23 @@ sums of the box's sides are solved from the smallest up, so that every block is 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-# Lengths are whole micrometres, so that sums of sides are exact: a third of an inch is no decimal number.
-_PER_METRE = 1_000_000
-# Boxes that are together longer than the pallet by no more than this fit it.
-_TOLERANCE = 100
-# Rectangles whose five blocks are searched. Beyond it, blocks of small boxes are laid out in rows alone, which costs
-# little: many small boxes leave little room.
+# Lengths are whole nanometres, so that sums of sides are exact: a third of an inch is no decimal number.
+_PER_METRE = 1_000_000_000
+# What rounding up to them may add to a row of boxes.
+_TOLERANCE = 20
+# Noise of float64 in a length, nanometres.
+_NOISE = 1e-3
+# Rectangles whose five blocks are searched. Beyond it one cut divides the layer, which costs little: many small boxes
+# leave little room.
 _MOST_RECTANGLES = 2500
-# Elements of the partitions of one rectangle that are judged at once.
-_MOST_PARTITIONS = 4_000_000
+# Boxes along a side beyond which all lie alike.
+_MOST_ALONG = 200
 
 
 @dataclass(frozen=True)
@@ -53,22 +56,27 @@ def best_pattern(length: float, width: float, along: float, across: float, *, ma
         along, across: Sides of a box that is not turned along x and y, metres.
         may_turn: Whether boxes may lie the other way.
     """
-    sizes = [round(side * _PER_METRE) for side in (length, width, along, across)]
-    room_x = sizes[0] + _TOLERANCE
-    room_y = sizes[1] + _TOLERANCE
-    return _solve(room_x, room_y, sizes[2], sizes[3], may_turn)
+    room_x = round(length * _PER_METRE) + _TOLERANCE
+    room_y = round(width * _PER_METRE) + _TOLERANCE
+    side_x = math.ceil(along * _PER_METRE - _NOISE)
+    side_y = math.ceil(across * _PER_METRE - _NOISE)
+    return _solve(room_x, room_y, side_x, side_y, may_turn)
 
 
 @lru_cache(4096)
 def _solve(room_x: int, room_y: int, along: int, across: int, may_turn: bool) -> LayerPattern:
-    if not may_turn or along == across:
+    is_tiny = max(room_x, room_y) // min(along, across) > _MOST_ALONG
+    if not may_turn or along == across or is_tiny:
         boxes = _rows(0, 0, room_x, room_y, along, across, turned=False)
     else:
         boxes = _Layout(room_x, room_y, along, across).boxes()
     if not boxes:
         none = np.zeros(0)
         return LayerPattern(none, none, none.astype(bool), 0.0, 0.0)
-    x, y, turned = (np.array(column) for column in zip(*boxes, strict=True))
+    columns = list(zip(*boxes, strict=True))
+    x = np.array(columns[0])
+    y = np.array(columns[1])
+    turned = np.array(columns[2])
     right = x + np.where(turned, across, along)
     upper = y + np.where(turned, along, across)
     return LayerPattern(x / _PER_METRE, y / _PER_METRE, turned, right.max() / _PER_METRE, upper.max() / _PER_METRE)
@@ -136,7 +144,10 @@ class _Layout:
 
     @staticmethod
     def _left(sums: np.ndarray) -> np.ndarray:
-        """Number of the largest sum that fits from cut to end, at [end, cut], 0 where the cut is behind the end."""
+        """Number of the largest sum that fits from a cut to an end, at [end, cut].
+
+        It is 0 where the cut is behind the end.
+        """
         rest = sums[:, None] - sums[None]
         return np.maximum(np.searchsorted(sums, rest, side="right") - 1, 0)
 
@@ -144,12 +155,24 @@ class _Layout:
         last_x = len(self.sums_x) - 1
         last_y = len(self.sums_y) - 1
         if len(self.sums_x) * len(self.sums_y) > _MOST_RECTANGLES:
-            self._improve(last_x, last_y)
+            self._cut_once(last_x, last_y)
             return
         for i in range(last_x + 1):
             for j in range(last_y + 1):
                 if self.number[i, j] < self.by_area[i, j]:
                     self._improve(i, j)
+
+    def _cut_once(self, i: int, j: int) -> None:
+        """Find the best two blocks of a rectangle, in each of which all boxes lie alike."""
+        upright = self.number[: i + 1, j] + self.number[self.left_x[i, : i + 1], j]
+        level = self.number[i, : j + 1] + self.number[i, self.left_y[j, : j + 1]]
+        at_x = int(upright.argmax())
+        at_y = int(level.argmax())
+        if max(upright[at_x], level[at_y]) <= self.number[i, j]:
+            return
+        # As five blocks, of which three are empty.
+        self.cuts[i, j] = (at_x, i, j, j) if upright[at_x] >= level[at_y] else (0, i, at_y, at_y)
+        self.number[i, j] = max(upright[at_x], level[at_y])
 
     def _improve(self, i: int, j: int) -> None:
         """Find the best five blocks of a rectangle, by numbers of its sides."""

@@ -140,6 +140,10 @@ class _Stack:
     height: float = 0.0
     weight: float = 0.0
 
+    @property
+    def bears_anything(self) -> bool:
+        return all(math.isinf(laid.article.max_load) for laid in self.layers)
+
     def layers_on_top(self, article: _Article) -> int:
         """Layers of an article, one on another, at the top."""
         number = 0
@@ -237,7 +241,10 @@ def _article(packer: Packer, prepared: PreparedBoxes, kind: int, boxes: np.ndarr
 
 
 def _room(pallet: Pallet, sides: np.ndarray) -> tuple[float, float]:
-    """Length and width that boxes may take, metres: with the overhang where their middles stay over the pallet."""
+    """Length and width that boxes may take, metres.
+
+    The overhang is among it where the middles of boxes stay over the pallet.
+    """
     is_safe = pallet.overhang <= float(sides.min()) / 4
     more = 2 * pallet.overhang if is_safe else 0.0
     return pallet.length + more, pallet.width + more
@@ -274,7 +281,10 @@ def _put(stacks: list[_Stack], pallet: Pallet, article: _Article, boxes: np.ndar
 def _put_on_its_own(
     stacks: list[_Stack], pallet: Pallet, article: _Article, boxes: np.ndarray, weights: np.ndarray
 ) -> bool:
-    """Put the last boxes of an article in the middle of its own top layer, if that has room."""
+    """Put the last boxes of an article on its own top layer, in the middle.
+
+    False where no layer has room.
+    """
     x, y = _places(pallet, article)
     sides = article.sides
     turned = article.pattern.turned
@@ -298,7 +308,10 @@ def _add(stack: _Stack, laid: _Laid, weight: float) -> None:
 
 
 def _places(pallet: Pallet, article: _Article) -> tuple[np.ndarray, np.ndarray]:
-    """Lower corners of the boxes of a layer in the middle of the pallet, metres from its corner."""
+    """Lower corners of the boxes of a layer, in the middle of the pallet.
+
+    Metres from the corner of the pallet, (P,) each.
+    """
     pattern = article.pattern
     # The last box of a row has no neighbour, and so no gap behind it.
     first_x = (pallet.length - (pattern.length - pallet.gap)) / 2
@@ -323,7 +336,7 @@ def _takes(stack: _Stack, pallet: Pallet, laid: _Laid, weight: float) -> bool:
 
 
 def _is_supported(below: _Laid, above: _Laid) -> bool:
-    """Whether every box stands on boxes below it by most of its base, on all sides of its middle."""
+    """Whether every box stands on boxes by most of its base, around its middle."""
     upper = _rectangles(above)
     lower = _rectangles(below)
     quarters = _quarters(upper)
@@ -349,7 +362,10 @@ def _quarters(rectangles: np.ndarray) -> list[np.ndarray]:
 
 
 def _shared_area(upper: np.ndarray, lower: np.ndarray) -> np.ndarray:
-    """Area of each rectangle (P, 4) that lies on others (Q, 4), which are apart; (P,)."""
+    """Area of each rectangle (P, 4) that lies on others (Q, 4), (P,).
+
+    The others are apart.
+    """
     low = np.maximum(upper[:, None, :2], lower[None, :, :2])
     high = np.minimum(upper[:, None, 2:], lower[None, :, 2:])
     sides = np.maximum(high - low, 0.0)
@@ -365,26 +381,25 @@ def _placements(stacks: Sequence[_Stack]) -> Placements:
     step = 0
     for number, stack in enumerate(stacks):
         for laid in stack.layers:
-            count = len(laid.boxes)
-            straight = laid.article.along
-            base = np.full(count, laid.base)
-            part = Placements(
-                order=np.zeros(count, dtype=np.int64),
-                step=np.arange(step, step + count),
-                box=laid.boxes,
-                pallet=np.full(count, number),
-                along=np.where(laid.turned[:, None], straight[[1, 0, 2]], straight),
-                corner=np.stack([laid.x, laid.y, base], 1),
-                sides=laid.sides(),
-            )
-            parts.append(part)
-            step += count
+            parts.append(_placements_of_layer(laid, number, step))
+            step += len(laid.boxes)
     return Placements.join(parts)
+
+
+def _placements_of_layer(laid: _Laid, pallet: int, first_step: int) -> Placements:
+    count = len(laid.boxes)
+    straight = laid.article.along
+    along = np.where(laid.turned[:, None], straight[[1, 0, 2]], straight)
+    base = np.full(count, laid.base)
+    corner = np.stack([laid.x, laid.y, base], 1)
+    order = np.zeros(count, dtype=np.int64)
+    step = first_step + np.arange(count)
+    return Placements(order, step, laid.boxes, order + pallet, along, corner=corner, sides=laid.sides())
 
 
 def _start(stacks: Sequence[_Stack], packer: Packer, prepared: PreparedBoxes) -> StartingPile | None:
     """The pallet with the most room above it, among those whose boxes bear any load."""
-    open_ = [i for i, stack in enumerate(stacks) if all(math.isinf(laid.article.max_load) for laid in stack.layers)]
+    open_ = [i for i, stack in enumerate(stacks) if stack.bears_anything]
     if not open_:
         return None
     lowest = min(open_, key=lambda i: stacks[i].height)
@@ -403,9 +418,10 @@ def _start(stacks: Sequence[_Stack], packer: Packer, prepared: PreparedBoxes) ->
 def _draw(
     heightmap: Tensor, bears: Tensor, rectangle: tuple[float, float, float, float], top: float, pallet: Pallet
 ) -> None:
-    """Draw a box into a heightmap: its cells, those that it reaches into included, bear load where they are wholly its.
+    """Draw a box into a heightmap.
 
-    A box keeps half of the gap on each side free.
+    All cells that it reaches into are as high as its top, and those that are wholly its own bear load. A box keeps half
+    of the gap on each side free.
     """
     cell = pallet.cell
     share = pallet.gap / 2

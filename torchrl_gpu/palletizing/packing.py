@@ -24,7 +24,6 @@ from torchrl_gpu.palletizing.packer import Choice, Packer
 from torchrl_gpu.palletizing.pallet import Pallet
 from torchrl_gpu.palletizing.plan import PalletPlans, Placements, simulate
 from torchrl_gpu.palletizing.prepared_boxes import Boxes, PreparedBoxes
-from torchrl_gpu.palletizing.search import TRIES
 from torchrl_gpu.system import arguments
 
 _LOG = logging.getLogger(__name__)
@@ -51,7 +50,7 @@ def pack(
     cell: str | float | None = None,
     open_pallets: int = 1,
     visible: int | str | None = None,
-    tries: int = TRIES,
+    tries: int | None = None,
     turns: str = "yaw",
     stability: str = "load_bearing",
     policy: str = "orders",
@@ -81,7 +80,7 @@ def pack(
             does not count, full layers of an article go first, and `tries` sequences of the rest are tried, see
             `pack_known_orders`. None is "all", and 1 where `policy` or `open_pallets` is given, which choose among
             boxes as they come.
-        tries: Of every order, where all boxes are visible.
+        tries: Of every order, where all boxes are visible. None is 64, and fewer for orders of over 100 boxes.
         turns: "fixed", "yaw" (turned about the vertical) or "axis" (any side up that the list permits).
         stability: One of `STABILITY_RULES`.
         policy: As in `Packer`.
@@ -140,8 +139,9 @@ def pack(
         arguments.check_effect(WHERE, "visible of a number", **given)
     else:
         visible = arguments.whole(WHERE, "visible", visible, 1, _MOST_VISIBLE)
-        arguments.check_effect(WHERE, "visible all", tries=(tries, TRIES))
-    tries = arguments.whole(WHERE, "tries", tries, 1, _MOST_TRIES)
+        arguments.check_effect(WHERE, "visible all", tries=(tries, None))
+    if tries is not None:
+        tries = arguments.whole(WHERE, "tries", tries, 1, _MOST_TRIES)
     packer = Packer(chosen, open_pallets=open_pallets, turns=turns, stability=stability, policy=policy, device=device)
     prepared = packer.prepare(boxes)
     notes += _notes_on_small_boxes(packer, prepared)

@@ -1,0 +1,131 @@
+"""Whole orders planned at once: layers, what is left, the middle of the pallet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.palletizing.test_packing import check_laws
+from torchrl_gpu.palletizing import PalletPlans, pack
+from torchrl_gpu.palletizing.cells import boxes_lost
+from torchrl_gpu.palletizing.packer import Pallet
+from torchrl_gpu.palletizing.prepared_boxes import Boxes
+
+HEADER = "order,article,length_mm,width_mm,height_mm,qty,weight_kg,max load on top kg\n"
+
+
+def planned(folder: Path, *rows: str, pallet: str = "eur", gap: float = 0.0, **options: object) -> PalletPlans:
+    path = folder / "orders.csv"
+    path.write_text(HEADER + "\n".join(rows) + "\n", encoding="utf-8")
+    plans = pack(path, pallet, gap=gap, device="cpu", **options)  # type: ignore[arg-type]
+    check_laws(plans, gap=gap / 1000)
+    return plans
+
+
+def num_pallets(plans: PalletPlans) -> int:
+    return sum(row["pallets"] for row in plans.orders())
+
+
+def test_cartons_of_one_article_stand_in_full_layers(tmp_path: Path) -> None:
+    plans = planned(tmp_path, "A,a,400,300,240,240,5,")
+    assert num_pallets(plans) == 5
+    for pallet in plans.pallets():
+        assert np.bincount(pallet.layer)[1:].tolist() == [8] * 6
+
+
+@pytest.mark.parametrize("number", [1, 12])
+def test_five_full_layers_of_an_order_are_one_pallet(number: int, tmp_path: Path) -> None:
+    rows = [f"{order},a,400,300,300,40,5," for order in range(number)]
+    assert num_pallets(planned(tmp_path, *rows)) == number
+
+
+def test_last_boxes_of_an_article_go_in_the_middle_of_its_top_layer(tmp_path: Path) -> None:
+    plans = planned(tmp_path, "A,a,400,300,240,26,5,")
+    (pallet,) = plans.pallets()
+    assert np.bincount(pallet.layer)[1:].tolist() == [8, 8, 8, 2]
+    middle = pallet.placed.corner + pallet.placed.sides / 2
+    centre = middle[pallet.layer == 4, :2].mean(0)
+    assert np.abs(centre - [0.6, 0.4]).max() < 0.21
+
+
+def test_heavy_layers_are_below_light_ones(tmp_path: Path) -> None:
+    plans = planned(tmp_path, "A,light,400,300,200,16,2,", "A,heavy,400,300,200,16,20,")
+    (pallet,) = plans.pallets()
+    weights = np.concatenate(plans.found.weights)[pallet.placed.box]
+    assert weights[pallet.layer <= 2].tolist() == [20.0] * 16
+    assert weights[pallet.layer > 2].tolist() == [2.0] * 16
+
+
+def test_boxes_of_limited_load_bear_so_many_layers(tmp_path: Path) -> None:
+    # One carton bears 12 kg: two more layers of 5 kg a carton.
+    plans = planned(tmp_path, "A,a,400,300,240,48,5,12")
+    assert max(pallet.layer.max() for pallet in plans.pallets()) == 3
+    assert num_pallets(plans) == 2
+    fragile = planned(tmp_path, "A,a,400,300,240,16,5,0")
+    assert [pallet.layer.max() for pallet in fragile.pallets()] == [1, 1]
+
+
+def test_most_weight_of_a_pallet_holds_for_layers(tmp_path: Path) -> None:
+    plans = planned(tmp_path, "A,a,400,300,240,48,5,", weight=130)
+    assert num_pallets(plans) == 2
+    assert [len(pallet.placed.box) for pallet in plans.pallets()] == [24, 24]
+
+
+def test_rest_of_an_order_goes_on_top_of_its_layers(tmp_path: Path) -> None:
+    plans = planned(tmp_path, "A,a,400,300,240,16,5,", "A,b,350,250,180,3,4,", "A,c,300,180,150,2,3,")
+    assert num_pallets(plans) == 1
+    (pallet,) = plans.pallets()
+    assert (pallet.placed.corner[16:, 2] >= 0.48 - 1e-6).all()
+
+
+def test_layers_keep_the_gap(tmp_path: Path) -> None:
+    plans = planned(tmp_path, "A,a,390,290,240,24,5,", gap=10)
+    assert num_pallets(plans) == 1
+    assert np.bincount(plans.pallets()[0].layer)[1:].tolist() == [8, 8, 8]
+
+
+def test_a_few_boxes_make_no_tower(tmp_path: Path) -> None:
+    (pallet,) = planned(tmp_path, "A,a,410,290,150,7,5,", "A,b,380,270,160,3,5,").pallets()
+    top = (pallet.placed.corner + pallet.placed.sides)[:, 2].max()
+    assert top < 0.65
+
+
+def test_loads_stand_in_the_middle(tmp_path: Path) -> None:
+    for rows in (["A,a,400,300,200,2,5,"], ["A,a,250,170,200,10,5,", "A,b,310,220,150,6,9,"]):
+        (pallet,) = planned(tmp_path, *rows, visible=1).pallets()
+        low = pallet.placed.corner.min(0)
+        high = (pallet.placed.corner + pallet.placed.sides).max(0)
+        # The centre of gravity is in the middle, or the load has come to an edge on the way there.
+        middle = pallet.placed.corner + pallet.placed.sides / 2
+        volume = pallet.placed.sides.prod(1)
+        centre = (volume[:, None] * middle).sum(0) / volume.sum()
+        for axis, length in ((0, 1.2), (1, 0.8)):
+            at_edge = low[axis] < 1e-9 or high[axis] > length - 1e-9
+            assert at_edge or abs(centre[axis] - length / 2) < 0.03
+
+
+def test_plan_of_an_order_does_not_depend_on_the_others(tmp_path: Path) -> None:
+    mine = ["A,a,400,300,240,26,5,", "A,b,350,250,180,9,4,"]
+    alone = planned(tmp_path, *mine, cell=10)
+    beside = planned(tmp_path, *mine, "B,c,310,260,200,30,6,", cell=10)
+    wanted = alone.pallets()
+    found = [pallet for pallet in beside.pallets() if pallet.order == "A"]
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(one.placed.corner, other.placed.corner)
+
+
+def test_layers_stand_in_the_simulation(tmp_path: Path) -> None:
+    pytest.importorskip("mujoco")
+    rows = ["A,a,400,300,240,30,5,", "A,b,300,200,200,40,3,", "A,c,350,250,180,7,4,"]
+    plans = planned(tmp_path, *rows, physics=True)
+    assert [pallet.verdict.fallen for pallet in plans.pallets() if pallet.verdict] == [[]] * num_pallets(plans)
+
+
+def test_cells_never_cost_a_box_that_fits() -> None:
+    inch = 0.0254
+    sizes = Boxes.of([[47.2 * inch, 31.4 * inch, 0.2]]).sizes
+    assert boxes_lost(sizes, Pallet(1.2, 0.8, 1.5, cell=0.0127)) == 1
+    assert boxes_lost(sizes, Pallet(1.2, 0.8, 1.5, cell=0.01)) == 0
