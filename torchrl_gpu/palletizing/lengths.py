@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from torchrl_gpu.lists.units import LENGTH_BY_WORD, LENGTHS, unit_of_word
-from torchrl_gpu.palletizing.pallet import PRESETS
+from torchrl_gpu.palletizing.pallet import OWN_WEIGHT_AND_HEIGHT, PRESETS
 from torchrl_gpu.system import arguments
 
 WHERE = "pack"
@@ -58,10 +58,10 @@ def sides_of(pallet: str) -> tuple[float, float, float]:
     Raises:
         ValueError: It is no pallet, or an unlikely one without a unit.
     """
-    text = str(pallet).strip().casefold()
-    name = _ALIASES.get(text, text)
+    name = _name_of(pallet)
     if name in PRESETS:
         return PRESETS[name]
+    text = str(pallet).strip().casefold()
     match = _SIZE.fullmatch(text)
     unit = _unit(match[2]) if match else ""
     if not match or not unit:
@@ -78,6 +78,16 @@ def sides_of(pallet: str) -> tuple[float, float, float]:
         sides.append(PRESETS["eur"][2])
     length, width, height = sides
     return length, width, height
+
+
+def own_weight_and_height(pallet: str) -> tuple[float, float]:
+    """Kilograms and metres of a pallet of a name, 0 where they are not known."""
+    return OWN_WEIGHT_AND_HEIGHT.get(_name_of(pallet), (0.0, 0.0))
+
+
+def _name_of(pallet: str) -> str:
+    text = str(pallet).strip().casefold()
+    return _ALIASES.get(text, text)
 
 
 def _unit(word: str) -> str:

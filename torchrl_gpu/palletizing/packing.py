@@ -19,7 +19,7 @@ from torchrl_gpu.lists.units import LENGTH_BY_WORD, LENGTHS, WEIGHT_BY_WORD, WEI
 from torchrl_gpu.palletizing.cells import choose_cell
 from torchrl_gpu.palletizing.centring import centre_loads
 from torchrl_gpu.palletizing.known_orders import pack_known_orders
-from torchrl_gpu.palletizing.lengths import WHERE, load_height, metres, sides_of
+from torchrl_gpu.palletizing.lengths import WHERE, load_height, metres, own_weight_and_height, sides_of
 from torchrl_gpu.palletizing.packer import Choice, Packer
 from torchrl_gpu.palletizing.pallet import Pallet
 from torchrl_gpu.palletizing.plan import PalletPlans, Placements, simulate
@@ -109,6 +109,7 @@ def pack(
         for doubt in found.doubts:
             _LOG.warning("%s: %s: %s", WHERE, orders, doubt)
     length, width, most_height = sides_of(pallet)
+    own_weight, own_height = own_weight_and_height(pallet)
     if height is not None:
         most_height = load_height(height)
     most_weight = math.inf
@@ -121,6 +122,8 @@ def pack(
         most_weight,
         gap=metres("gap", gap),
         overhang=metres("overhang", overhang),
+        own_weight=own_weight,
+        own_height=own_height,
     )
     boxes = boxes_of(found)
     # Lines that are printed between the list and the table.

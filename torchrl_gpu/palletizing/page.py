@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from importlib.resources import files
 from pathlib import Path
 from typing import NotRequired, TypedDict
@@ -19,7 +19,8 @@ Row = dict[str, object]
 # Place of the data in the template.
 _DATA = "/*DATA*/"
 _STYLE = "body{font:16px sans-serif;margin:2em}"
-_HEAD = f"<!doctype html><meta charset=utf-8><title>Pallets</title><style>{_STYLE}</style>"
+_VIEWPORT = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+_HEAD = f"<!doctype html><meta charset=utf-8>{_VIEWPORT}<title>Pallets</title><style>{_STYLE}</style>"
 
 
 class PalletVerdict(TypedDict):
@@ -60,12 +61,14 @@ def write_pages(folder: Path, summary: PlanSummary) -> None:
     # An earlier plan may have left pages.
     for stale in folder.glob("pallet-[0-9][0-9][0-9][0-9]-*.html"):
         stale.unlink()
+    of_order = Counter(order for order, _ in boxes)
     links = []
     for number, ((order, pallet), rows) in enumerate(boxes.items(), 1):
         verdict = verdicts.get((order, pallet))
-        title = html.escape(f"Order {order}, pallet {pallet}")
-        shown = {"order": order, "pallet": pallet, "unit": summary["unit"], "size": summary["pallet"], "boxes": rows}
-        data = json.dumps(shown | {"verdict": verdict}, ensure_ascii=True)
+        title = html.escape(f"Order {order}, pallet {pallet} of {of_order[order]}")
+        shown = {"order": order, "pallet": pallet, "of": of_order[order], "unit": summary["unit"], "boxes": rows}
+        shown |= {"size": summary["pallet"], "verdict": verdict}
+        data = json.dumps(shown, ensure_ascii=True)
         # No text of a list can end the script.
         data = data.replace("<", "\\u003c")
         page = template.replace("<title></title>", f"<title>{title}</title>").replace(_DATA, data)

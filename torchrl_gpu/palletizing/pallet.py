@@ -27,6 +27,10 @@ PRESETS = {
 }
 
 
+# Kilograms and height, metres, of the pallets themselves: EPAL 1 and EPAL 3, and a GMA pallet.
+OWN_WEIGHT_AND_HEIGHT = {"eur": (25.0, 0.144), "1200x1000": (30.0, 0.144), "48x40": (20.4, 0.14)}
+
+
 @dataclass(frozen=True)
 class Pallet:
     """A pallet, what may be loaded on it, and the cells of its floor.
@@ -38,6 +42,8 @@ class Pallet:
         gap: Free room between neighbouring boxes, metres.
         overhang: What boxes may stick out over each edge, metres.
         cell: Side of a cell, metres.
+        own_weight: Kilograms of the pallet itself, 0 where they are not known.
+        own_height: Its height, metres, 0 where it is not known.
     """
 
     length: float
@@ -47,6 +53,8 @@ class Pallet:
     gap: float = 0.0
     overhang: float = 0.0
     cell: float = 0.01
+    own_weight: float = 0.0
+    own_height: float = 0.0
 
     @property
     def cells(self) -> tuple[int, int]:

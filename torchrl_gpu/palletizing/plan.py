@@ -393,6 +393,9 @@ class PalletPlans(NamedTuple):
         row: Row = {}
         for name in ("length", "width", "height", "gap", "overhang", "cell"):
             row[name] = _short(getattr(self.pallet, name), self.unit_m)
+        if self.pallet.own_weight:
+            row["own_weight_kg"] = self.pallet.own_weight
+            row["own_height"] = _short(self.pallet.own_height, self.unit_m)
         row["weight_kg"] = None if math.isinf(self.pallet.weight) else self.pallet.weight
         return row
 
