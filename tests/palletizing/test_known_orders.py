@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.palletizing.test_packing import check_laws
+from torchrl_gpu.cli.packing import pack as command
 from torchrl_gpu.palletizing import PalletPlans, pack
 from torchrl_gpu.palletizing.cells import boxes_lost
 from torchrl_gpu.palletizing.packer import Pallet
@@ -122,6 +124,21 @@ def test_layers_stand_in_the_simulation(tmp_path: Path) -> None:
     rows = ["A,a,400,300,240,30,5,", "A,b,300,200,200,40,3,", "A,c,350,250,180,7,4,"]
     plans = planned(tmp_path, *rows, physics=True)
     assert [pallet.verdict.fallen for pallet in plans.pallets() if pallet.verdict] == [[]] * num_pallets(plans)
+
+
+def test_command_tells_what_goes_first_on_the_road(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("mujoco")
+    path = tmp_path / "orders.csv"
+    path.write_text(HEADER + "A,wide,400,300,200,8,5,\n", encoding="utf-8")
+    options = ["--transport", "eumos", "--device", "cpu", "--out", str(tmp_path / "plan")]
+    command.main([str(path), *options, "--friction", "0.9"])
+    assert "holds 0.5 g in every direction unwrapped" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as stopped:
+        command.main([str(path), *options, "--friction", "0.1"])
+    assert stopped.value.code == command.UNSAFE
+    assert "goes first" in capsys.readouterr().out
+    with (tmp_path / "plan" / "plan.csv").open(encoding="utf-8-sig") as file:
+        assert all(float(row["moved_mm"]) > 20 for row in csv.DictReader(file))
 
 
 def test_cells_never_cost_a_box_that_fits() -> None:

@@ -22,7 +22,7 @@ from torchrl_gpu.palletizing.known_orders import pack_known_orders
 from torchrl_gpu.palletizing.lengths import WHERE, load_height, metres, own_weight_and_height, sides_of
 from torchrl_gpu.palletizing.packer import Choice, Packer
 from torchrl_gpu.palletizing.pallet import Pallet
-from torchrl_gpu.palletizing.plan import PalletPlans, Placements, simulate
+from torchrl_gpu.palletizing.plan import PalletPlans, Placements, simulate, transport
 from torchrl_gpu.palletizing.prepared_boxes import Boxes, PreparedBoxes
 from torchrl_gpu.system import arguments
 
@@ -55,6 +55,7 @@ def pack(
     stability: str = "load_bearing",
     policy: str = "orders",
     physics: bool = False,
+    road: bool = False,
     friction: float = FRICTION,
     device: str | torch.device = "auto",
     say: Report = lambda words: None,
@@ -85,7 +86,8 @@ def pack(
         stability: One of `STABILITY_RULES`.
         policy: As in `Packer`.
         physics: Simulate every pallet in MuJoCo, without walls, with the weights where they are listed.
-        friction: Coulomb's coefficient in that simulation.
+        road: Push every pallet by 0.5 g in every direction, see `physics.transport`.
+        friction: Coulomb's coefficient in these simulations.
         device: As in `get_device`.
         say: Called with a line about the progress.
 
@@ -95,9 +97,9 @@ def pack(
         ModuleNotFoundError: A library for the list or for the simulation is not installed.
     """
     friction = arguments.number(WHERE, "friction", friction, 0)
-    if not physics:
-        arguments.check_effect(WHERE, "physics", friction=(friction, FRICTION))
-    if physics:
+    if not physics and not road:
+        arguments.check_effect(WHERE, "physics or transport", friction=(friction, FRICTION))
+    else:
         # A library that is missing is reported before anything is packed.
         from torchrl_gpu.system.extras import load_mujoco
 
@@ -156,7 +158,9 @@ def pack(
         placed = carry_out(packer, prepared, fitting, visible, say)
     placed = centre_loads(placed, chosen, boxes.weights.numpy())
     plans = PalletPlans(found, chosen, placed, prepared.reasons, "\n".join(notes))
-    return simulate(plans, friction, say) if physics else plans
+    if physics:
+        plans = simulate(plans, friction, say)
+    return transport(plans, friction, say) if road else plans
 
 
 def boxes_of(found: BoxList) -> Boxes:

@@ -34,6 +34,11 @@ _NOISE_M = 3e-7
 # Rounding errors of volumes and weights must not ask for one more pallet.
 _ROUNDING = 1e-6
 _MOST_DIGITS = 11
+# A box that has left the pallet is at least so far away, and no unit needs more digits.
+_FAR_M = 10.0
+# A box that is so far from its place has moved, metres.
+_GONE_M = 0.02
+_MOVED_DIGITS = 3
 
 
 class Placements(NamedTuple):
@@ -98,6 +103,26 @@ class Verdict(NamedTuple):
     share: float
     fallen: list[int]
     seconds: float
+
+
+class RoadVerdict(NamedTuple):
+    """What became of a pallet on the road, see `physics.transport`.
+
+    Attributes:
+        moved: Metres that each box was from its place afterwards, (P,) float64.
+        holds: Whether all boxes are within what EUMOS 40509 allows.
+        first: Sequence number, from 1, of the box that went first, 0 where all hold.
+        on: Sequence numbers of the boxes that it stood on, none on the pallet itself.
+        direction: In which the load was pushed then.
+        wrapped_g: Acceleration at which the load tips if it is wrapped to one block, in g.
+    """
+
+    moved: np.ndarray
+    holds: bool
+    first: int
+    on: list[int]
+    direction: str
+    wrapped_g: float
 
 
 class LoadedPallet(NamedTuple):
@@ -183,6 +208,7 @@ class PalletPlans(NamedTuple):
         reasons: Why each box of the list is left out, "" where it is placed.
         told: Lines about the cells, or "".
         verdicts: Of each pallet, in the order of `pallets`. None without a simulation.
+        road: Of each pallet on the road. None without a simulation of that.
     """
 
     found: BoxList
@@ -191,6 +217,7 @@ class PalletPlans(NamedTuple):
     reasons: list[str]
     told: str
     verdicts: list[Verdict] | None = None
+    road: list[RoadVerdict] | None = None
 
     def pallets(self) -> list[LoadedPallet]:
         """All pallets, by order and number."""
@@ -243,9 +270,13 @@ class PalletPlans(NamedTuple):
         Those that are placed come first, then those that are left out, with the reason, then the rows of the list that
         give no box.
         """
-        for pallet in self.pallets():
+        for number, pallet in enumerate(self.pallets()):
             for i in range(len(pallet.placed.box)):
-                yield self._placed_row(pallet, i)
+                row = self._placed_row(pallet, i)
+                if self.road is not None:
+                    moved = min(float(self.road[number].moved[i]), _FAR_M)
+                    row[f"moved_{self.found.own_unit}"] = round(moved / self.unit_m, _MOVED_DIGITS)
+                yield row
         sizes_m = np.concatenate(self.found.sizes) * LENGTHS[self.found.unit] / 1000
         for box, reason in enumerate(self.reasons):
             if reason:
@@ -441,11 +472,8 @@ def _short(metres: float, unit_m: float) -> float | int:
     return int(short) if short.is_integer() else short
 
 
-def layers(placed: Placements) -> np.ndarray:
-    """Layer of each box of one pallet, from 1, (P,) int64.
-
-    It is one more than the highest layer among the boxes that carry the box.
-    """
+def _carriers(placed: Placements) -> np.ndarray:
+    """Whether box j of one pallet carries box i, at [i, j], (P, P) bool."""
     low = placed.corner
     high = placed.corner + placed.sides
     starts_before = low[:, None, :2] < high[None, :, :2] - 1e-6
@@ -454,11 +482,18 @@ def layers(placed: Placements) -> np.ndarray:
     base = low[:, None, 2]
     top = high[None, :, 2]
     touches = abs(base - top) <= TOUCH_M
-    # Whether box j carries box i, at [i, j].
-    carries = overlaps & touches  # (P, P)
-    layer = np.ones(len(low), dtype=np.int64)
+    return np.asarray(overlaps & touches)
+
+
+def layers(placed: Placements) -> np.ndarray:
+    """Layer of each box of one pallet, from 1, (P,) int64.
+
+    It is one more than the highest layer among the boxes that carry the box.
+    """
+    carries = _carriers(placed)
+    layer = np.ones(len(placed.box), dtype=np.int64)
     # Boxes are in the order of placing, so that those that carry a box have their layers before it.
-    for i in range(len(low)):
+    for i in range(len(layer)):
         layer[i] = 1 + layer[carries[i]].max(initial=0)
     return layer
 
@@ -503,3 +538,54 @@ def _packing_of(plans: PalletPlans, loaded: LoadedPallet) -> PackingPlan:
     solids = tuple(Solid.of_box(f"box-{i}", sides) for i, sides in enumerate(placed.sides))
     poses = tuple(Pose(i, np.eye(3), corner) for i, corner in enumerate(placed.corner))
     return PackingPlan(solids, poses, (pallet.length, pallet.width, pallet.height), False, masses)
+
+
+def transport(plans: PalletPlans, friction: float, report: Callable[[str], None]) -> PalletPlans:
+    """Return the plans with what becomes of every pallet on the road, by EUMOS 40509.
+
+    Boxes are loose. What a pallet that is wrapped to one block holds stands beside it.
+
+    Args:
+        plans: Of all orders.
+        friction: Coulomb's coefficient.
+        report: Called with a line about the progress.
+    """
+    from torchrl_gpu.envs.packing.physics import tipping_g, transport_cases
+
+    loaded = plans.pallets()
+    report(f"pushing {len(loaded):,} pallets")
+    packings = [_packing_of(plans, pallet) for pallet in loaded]
+    road = []
+    for pallet, packing, case in zip(loaded, packings, transport_cases(packings, friction=friction), strict=True):
+        first = 0
+        on: list[int] = []
+        if case.first is not None:
+            first = case.first + 1
+            carriers = _carriers(pallet.placed)[case.first]
+            on = (np.flatnonzero(carriers) + 1).tolist()
+        road.append(RoadVerdict(case.moved, case.holds, first, on, case.direction, tipping_g(packing)))
+    return plans._replace(road=road)
+
+
+def road_lines(plans: PalletPlans) -> list[str]:
+    """Make a line about each pallet on the road.
+
+    It says which box goes first, on what that stands, and how far it goes.
+    """
+    lines = []
+    for pallet, road in zip(plans.pallets(), plans.road or [], strict=False):
+        words = "holds 0.5 g in every direction unwrapped" if road.holds else _words_on_first(plans, pallet, road)
+        lines.append(f"{pallet.name}: {words}; wrapped to one block it tips at {road.wrapped_g:.2f} g")
+    return lines
+
+
+def _words_on_first(plans: PalletPlans, pallet: LoadedPallet, road: RoadVerdict) -> str:
+    """Which box goes first, on what it stands, how far it goes, and how many move."""
+    box = road.first - 1
+    _, label = plans.order_and_label(int(pallet.placed.box[box]))
+    article = label.get("article", f"line {label['line']}")
+    below = f"boxes {', '.join(map(str, road.on))}" if road.on else "the pallet"
+    distance_mm = 1000 * min(float(road.moved[box]), _FAR_M)
+    num_moved = int((road.moved > _GONE_M).sum())
+    first = f"box {road.first} ({article}), which stands on {below}, goes first, {distance_mm:.0f} mm"
+    return f"at 0.5 g to {road.direction} {first}; {num_moved} boxes move"

@@ -8,6 +8,18 @@ from __future__ import annotations
 
 from torchrl_gpu.envs.packing.physics.judge import stands_in_physics
 from torchrl_gpu.envs.packing.physics.settle import Settled, settle, settle_cases
+from torchrl_gpu.envs.packing.physics.transport import Transported, tipping_g, transport, transport_cases
 from torchrl_gpu.envs.packing.plan import PackingPlan, plan_of
 
-__all__ = ["PackingPlan", "Settled", "plan_of", "settle", "settle_cases", "stands_in_physics"]
+__all__ = [
+    "PackingPlan",
+    "Settled",
+    "Transported",
+    "plan_of",
+    "settle",
+    "settle_cases",
+    "stands_in_physics",
+    "tipping_g",
+    "transport",
+    "transport_cases",
+]
