@@ -67,7 +67,7 @@ class Deterministic(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = func._schema.name.removeprefix("aten::")
+        name = func.name().partition(".")[0].removeprefix("aten::")
         refused = name in _REFUSED or (name in ("median", "nanmedian") and len(args) > 1)
         refused |= name == "bincount" and (len(args) > 1 or kwargs.get("weights") is not None)
         refused |= name.startswith("scatter_reduce") and "prod" in args

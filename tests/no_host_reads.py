@@ -67,7 +67,7 @@ class NoHostReads(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = func._schema.name.removeprefix("aten::")
+        name = func.name().partition(".")[0].removeprefix("aten::")
         # Up to torch 2.11 `tensor[…] = number` passes here; it fills, and copies nothing.
         assigned = name == "lift_fresh" and args[0].ndim == 0 and _OLD
         if name in _SYNCHRONISING and not assigned:

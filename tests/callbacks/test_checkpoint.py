@@ -533,7 +533,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_at_once(tmp_path: Path, monk
 def test_a_run_that_fills_its_replay_ends_when_it_is_asked(number: signal.Signals, tmp_path: Path) -> None:
     """Before the first training step there is nothing to save, and filling may take many minutes."""
     run, plays = module(warmup_frames=100_000), Counter[str]()
-    play = run._play
+    play = run.extend_replay
 
     def asking() -> None:
         plays["made"] += 1
@@ -541,7 +541,7 @@ def test_a_run_that_fills_its_replay_ends_when_it_is_asked(number: signal.Signal
             signal.raise_signal(number)
         play()
 
-    run._play = asking  # type: ignore[method-assign]
+    run.extend_replay = asking  # type: ignore[method-assign]
     with pytest.raises((SIGTERMException, SystemExit)):
         fit(run, tmp_path, 12, saver())
     assert plays["made"] == 3

@@ -141,11 +141,11 @@ def test_a_resumed_run_that_goes_back_again_lowers_rates_again() -> None:
         world_size=1,
         checkpoint_callbacks=[],
     )
-    assert resumed._diverged(trainer, "NaN").times == 0  # no checkpoint: it does not go back
+    assert resumed.make_error(trainer, "NaN").times == 0  # no checkpoint: it does not go back
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torchrl_gpu.callbacks.divergence.EpisodeCheckpoint", SimpleNamespace)
         trainer.checkpoint_callbacks = [saver]
-        found = resumed._diverged(trainer, "NaN")
+        found = resumed.make_error(trainer, "NaN")
     assert (found.checkpoint, found.times) == (Path("last.ckpt"), 2)
     again: Any = Divergence("back")
     again.times = found.times

@@ -295,4 +295,4 @@ def test_what_is_remembered_of_streams_is_bounded(server: FakeServer) -> None:
         server.watched = {f"env{j}" for j in range(i, i + 100)}
         streams.publish(version=i)
     assert len(server.published) == 3000
-    assert len(streams._shown) == len(streams._versions) == 256
+    assert len(streams.shown_worlds) == len(streams.versions) == 256

@@ -331,11 +331,11 @@ class BreaksTheServer(Callback):
         if trainer.global_step != 2:
             return
         assert self.stream.server is not None
-        service = self.stream.server._service
+        service = self.stream.server.service
         assert service is not None
         service.hub.tick = lambda: 1 / 0  # type: ignore[method-assign,assignment]
-        service._thread.join(300)
-        assert not service._thread.is_alive()
+        service.thread.join(300)
+        assert not service.thread.is_alive()
 
 
 def test_a_server_that_dies_costs_one_warning(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:

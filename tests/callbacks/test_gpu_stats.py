@@ -72,22 +72,22 @@ def watching(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> GpuS
 def test_an_idle_gpu_is_told_of_once_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {"environment": 5.0, "update": 1.0}
     stats = watching(monkeypatch, seconds)
-    stats._look_for_idling([15.0, 10.0])  # too little to tell
+    stats.look_for_idling([15.0, 10.0])  # too little to tell
     with pytest.warns(UserWarning, match="GpuStats") as caught:
-        stats._look_for_idling([14.0])
+        stats.look_for_idling([14.0])
     (said,) = [str(each.message) for each in caught]
     assert said.startswith("GpuStats: the GPU was busy for 13% of the time; the host's went to environment 83%, update")
     assert said.endswith("try more environments, --model.env.num_envs, and --model.cuda_graphs auto")
-    stats._look_for_idling([0.0] * 3)  # a second warning would be an error here
+    stats.look_for_idling([0.0] * 3)  # a second warning would be an error here
 
 
 def test_the_cause_is_that_of_the_last_while(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {"environment": 50.0, "saving": 0.0}
     stats = watching(monkeypatch, seconds)
-    stats._look_for_idling([90.0] * 3)  # busy
+    stats.look_for_idling([90.0] * 3)  # busy
     seconds.update(environment=51.0, saving=9.0)
     with pytest.warns(UserWarning, match=r"the host's went to saving 90%, environment 10%: try EpisodeCheckpoint"):
-        stats._look_for_idling([1.0] * 3)
+        stats.look_for_idling([1.0] * 3)
 
 
 def test_causes_have_their_advice() -> None:

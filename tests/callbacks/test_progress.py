@@ -168,7 +168,7 @@ def test_what_is_logged_meanwhile_stands_above(monkeypatch: pytest.MonkeyPatch, 
         run.step(1, 1)
         logger.warning("between")
         assert "\rbetween\n" in terminal.getvalue()
-        run.bar._close()
+        run.bar.teardown(run.trainer, run.module, "fit")
         assert handler in logger.handlers
     finally:
         logger.removeHandler(handler)

@@ -68,7 +68,7 @@ def test_half_uploads(storage: CheckpointStorage, tmp_path: Path, monkeypatch: p
     """Killed after so many of the two files."""
     here, there = tmp_path / "here", tmp_path / "there"
     storage.put(*saved(here, "last", 1.0))
-    files, _ = storage._open()
+    files, _ = storage.open()
     put_file, calls = files.put_file, 0
 
     def killed(source: str, target: str, **options: Any) -> None:
@@ -95,7 +95,7 @@ def test_a_part_that_is_missing_or_short_is_noticed(storage: CheckpointStorage, 
     for content in (None, b"short"):
         entry, path, parts = saved(here, "last", 1.0)
         folder = storage.put(entry, path, parts)
-        files, _ = storage._open()
+        files, _ = storage.open()
         files.rm_file(f"{folder}/{parts[0].name}")
         if content is not None:
             files.pipe_file(f"{folder}/{parts[0].name}", content)
@@ -151,7 +151,7 @@ def test_the_best_one_is_of_the_run_that_is_fetched(storage: CheckpointStorage, 
 
 def test_an_upload_that_fails(storage: CheckpointStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage.put(*saved(tmp_path, "last", 1.0))
-    files, root = storage._open()
+    files, root = storage.open()
     put_file = files.put_file
 
     def failing(source: str, target: str, **options: Any) -> None:
@@ -194,7 +194,7 @@ def test_strangers_files_run_nothing_and_go_nowhere_else(storage: CheckpointStor
     storage.put(entry, path, parts)
     entry, path, parts = saved(here, "last", 7.0, parts={"../../outside.pt": 3})
     storage.put(entry, path, parts)
-    files, root = storage._open()
+    files, root = storage.open()
     files.makedirs(f"{root}/other", exist_ok=True)
     files.pipe_file(f"{root}/other/last.ckpt", b"none of ours")
     fetched, torn = storage.fetch_newest(there)

@@ -69,7 +69,7 @@ def test_num_envs_auto_is_the_number_of_a_config_or_more_on_cuda(monkeypatch: py
         # The same run, as if it were on another device.
         kind = "cuda"
         made.config.fit.model.init_args.env.init_args.num_envs = "auto"
-        made._settle_num_envs()
+        made.settle_num_envs()
         assert number_of(made) == max(number, made.model.num_envs_on_cuda or 0), name
 
 

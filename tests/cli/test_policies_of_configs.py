@@ -83,7 +83,7 @@ def test_evaluate_play_and_record(name: str, trained: Trained) -> None:
 @pytest.mark.parametrize("name", each_of(NAMES))
 def test_serve_policy_and_export(name: str, trained: Trained) -> None:
     words, checkpoint = trained(name)
-    env = serve_policy._env_of(words, "cpu") if name in PACKS else None
+    env = serve_policy.env_of(words, "cpu") if name in PACKS else None
     if wants_env(checkpoint):
         assert name == "packing_irregular.yaml"
         with pytest.raises(ValueError, match=r"hierarchical packer .*env="):
@@ -102,7 +102,7 @@ def test_serve_policy_and_export(name: str, trained: Trained) -> None:
 def test_serve_policy_refuses_an_environment_of_another_kind(trained: Trained) -> None:
     words, _ = trained("navigation_dqn.yaml")
     with pytest.raises(ValueError, match="--config must be of a run that packs"):
-        serve_policy._env_of(words, "cpu")
+        serve_policy.env_of(words, "cpu")
 
 
 @pytest.mark.parametrize("name", each_of(PACKS))

@@ -134,7 +134,7 @@ def test_export_tells_what_a_packing_wants_computed(
         path.write_bytes(b"a program, which takes long to be traced")
         return lambda observations: graph(*observations)
 
-    monkeypatch.setitem(exporter._WRITERS, "pt2", written)
+    monkeypatch.setitem(exporter.WRITERS, "pt2", written)
     monkeypatch.setattr(exporter, "milliseconds_a_row", lambda policy, path: (2.5, 0.25))
     path, _ = checkpoints.saved(tmp_path, "DQN packs")
     assert main(["export", str(path), "--format", "pt2"], "torchrl-gpu") is None

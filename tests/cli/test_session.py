@@ -157,9 +157,9 @@ def test_each_episode_is_a_point() -> None:
 
 def test_those_that_go_on_are_none() -> None:
     stage = Stage(num_envs=3, watched=())
-    stage.session._log(torch.tensor([False, False, False]))
+    stage.session.log_episodes(torch.tensor([False, False, False]))
     assert stage.server.logged == []
-    stage.session._log(torch.tensor([True, False, True]))
+    stage.session.log_episodes(torch.tensor([True, False, True]))
     assert [step for step, _ in stage.server.logged] == [1, 2]
 
 

@@ -375,7 +375,7 @@ def test_torchcodec_is_not_given_what_it_may_turn_itself(
 ) -> None:
     monkeypatch.setattr(decoding, "torchcodec_problem", lambda device: "")
     monkeypatch.setattr(decoding, "_by_torchcodec", lambda *_: iter(["by torchcodec"]))
-    decoding._warn_turned.cache_clear()
+    decoding.warn_turned.cache_clear()
     assert list(decode(corners, "corners", decoder="torchcodec")) == ["by torchcodec"]
     path = turned(corners, tmp_path / "phone.mp4", (0, 1, -1, 0))
     for _ in range(2):

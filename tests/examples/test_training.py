@@ -82,8 +82,8 @@ def test_the_picture_of_a_bin_tells_bin_and_box() -> None:
     env.reset()
     heights = torch.zeros(2, 10, 10)
     heights[0, 2, 3] = 4
-    env._state.heightmap = heights
-    sides = env._sizes_of(env.state.item_id)[:, 0, 0]
+    env.state.heightmap = heights
+    sides = env.sizes_of(env.state.item_id)[:, 0, 0]
     red, green, blue = env.pictures([0, 1], 10, 10).long().unbind(-1)
     assert torch.equal(red, (heights / 10 * 255).long())
     for row in range(2):

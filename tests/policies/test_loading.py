@@ -229,7 +229,7 @@ def test_classes_of_ones_own_are_let_in_by_name(tmp_path: Path) -> None:
 
 
 def test_registered_classes_are_let_in_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(REGISTRY, "_classes", [*REGISTRY._classes])
+    monkeypatch.setattr(REGISTRY, "registered", [*REGISTRY.registered])
     assert register(OwnAgent) is OwnAgent
     register(OwnScores)
     assert load_policy(own(tmp_path)[0], "cpu").name == "OwnAgent"
@@ -255,7 +255,7 @@ def test_every_command_that_loads_a_policy_takes_classes(tmp_path: Path) -> None
     words = [str(path), "--classes", f"{__name__}.OwnAgent,{__name__}.OwnScores"]
     assert cli.main(["export", *words, "--format", "pt2", "--output", str(tmp_path / "own.pt2")], "torchrl-gpu") is None
     assert (tmp_path / "own.pt2").exists()
-    for parser in (serve_policy._parser(), ros._parser(), protocols._protocol_parser()):
+    for parser in (serve_policy.make_parser(), ros.make_parser(), protocols.make_protocol_parser()):
         assert "--classes" in parser.format_help()
 
 

@@ -178,4 +178,4 @@ def test_requests_are_on_the_page() -> None:
         assert all_four.size > newest.size
     with policy_server(policy(clip=CLIP), port=0) as server:
         assert ask(server, body)[0] == 200
-        assert not server._service.hub.streams  # type: ignore[union-attr]
+        assert not server.service.hub.streams  # type: ignore[union-attr]

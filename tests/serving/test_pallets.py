@@ -90,7 +90,7 @@ def test_cells_of_one_pallet_have_one_box_each_in_turn(server: StreamServer, ses
     refused = [answer for answer in found if answer != "placed"]
     assert len(refused) == 7
     assert all(answer.startswith("session: ") and "pending box" in answer for answer in refused)
-    assert json.loads((sessions._folder / "a.json").read_text())["waits"]["box"]["id"] == found.index("placed")
+    assert json.loads((sessions.folder / "a.json").read_text())["waits"]["box"]["id"] == found.index("placed")
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from torchrl_gpu.policies import AgentSpace, InferencePolicy, load_policy
 from torchrl_gpu.serving import asking
 from torchrl_gpu.serving import ending as module
 from torchrl_gpu.serving.ending import Flag, hangups, until_told_to_end
-from torchrl_gpu.serving.server import _LARGE, policy_server
+from torchrl_gpu.serving.server import LARGE, policy_server
 from torchrl_gpu.streaming import StreamServer
 from torchrl_gpu.streaming.web import access
 
@@ -162,7 +162,7 @@ async def test_numbers_that_are_not_finite_are_refused_in_every_form(
 
 def test_large_json_is_read_beside_the_loop(server: StreamServer, policy: InferencePolicy) -> None:
     text = as_json(given(policy, 16)).replace(", ", ",    ")
-    assert len(text) > _LARGE
+    assert len(text) > LARGE
     status, answer = ask(server, text.encode(), kind=JSON)
     assert (status, json.loads(answer)) == (200, {"action": wanted(policy, 16)})
     assert ask(server, text.replace("false", "maybe").encode(), kind=JSON)[0] == 400
@@ -275,9 +275,9 @@ async def test_stop_delivers_the_answers_that_are_being_made(
     async with talking(running) as socket, talking(running) as late:
         posts = [asyncio.create_task(asyncio.to_thread(ask, running, save(ROW))) for _ in range(3)]
         await socket.send_bytes(save(ROW))
-        await until(lambda: len(in_progress._deadlines) == 4 and module.began.is_set())
+        await until(lambda: len(in_progress.deadlines) == 4 and module.began.is_set())
         stopping = asyncio.create_task(asyncio.to_thread(running.stop))
-        await until(lambda: in_progress._is_stopping)
+        await until(lambda: in_progress.is_stopping)
         await late.send_bytes(save(ROW))
         said = json.loads((await late.receive()).data)
         assert said == {"message": "the server stops"}, "nothing new is begun"
@@ -296,7 +296,7 @@ async def test_stop_gives_up_an_answer_that_takes_too_long(
     async with talking(running) as socket:
         post = asyncio.create_task(asyncio.to_thread(ask, running, save(ROW)))
         await socket.send_bytes(save(ROW))
-        await until(lambda: len(in_progress._deadlines) == 2 and module.began.is_set())
+        await until(lambda: len(in_progress.deadlines) == 2 and module.began.is_set())
         await asyncio.to_thread(running.stop)
         assert not module.may_end.is_set(), "the pass still runs, and nothing waits for it"
         assert json.loads((await socket.receive()).data) == {"message": "the server stops"}

@@ -21,7 +21,7 @@ class SocketClient:
     def __init__(self, address: str, token: str | None = None) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = aiohttp.ClientSession(address, headers=headers, timeout=aiohttp.ClientTimeout(20))
-        self._socket: Any = None
+        self.socket: Any = None
         self.role = ""
         self.streams: list[dict[str, Any]] = []
         self.state: dict[str, Any] = {}
@@ -31,7 +31,7 @@ class SocketClient:
         self.close_code: int | None = None
 
     async def __aenter__(self) -> SocketClient:
-        self._socket = await self._http.ws_connect("/ws")
+        self.socket = await self._http.ws_connect("/ws")
         while not self.role:
             await self.hear()
         return self
@@ -39,22 +39,22 @@ class SocketClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._socket.close()
+        await self.socket.close()
         await self._http.close()
 
     async def say(self, kind: str, **fields: Any) -> None:
-        await self._socket.send_str(json.dumps({"type": kind, **fields}))
+        await self.socket.send_str(json.dumps({"type": kind, **fields}))
 
     async def hear(self) -> bool:
         """Takes the next message in; false where the server has closed instead."""
-        message = await self._socket.receive(20)
+        message = await self.socket.receive(20)
         if message.type is aiohttp.WSMsgType.BINARY:
             header, payload = take_apart(message.data)
             self.pictures.append((header, payload))
             await self.say("ack", seq=header["seq"])
             return True
         if message.type is not aiohttp.WSMsgType.TEXT:
-            self.close_code = self._socket.close_code
+            self.close_code = self.socket.close_code
             return False
         fields = json.loads(message.data)
         match fields["type"]:

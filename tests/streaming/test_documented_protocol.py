@@ -30,7 +30,7 @@ def types(who: str) -> list[str]:
 
 
 def test_the_page_names_every_message_and_no_other() -> None:
-    assert types("viewer") == list(protocol._READERS)
+    assert types("viewer") == list(protocol.VIEWER_MESSAGES)
     assert types("server") == list(protocol.SERVER_MESSAGES)
 
 
@@ -49,14 +49,14 @@ def test_the_page_names_the_limits() -> None:
         int(viewer.MESSAGES_PER_SECOND),
         int(viewer.BURST),
         webrtc.MAX_OFFER,
-        webrtc._MAX_CANDIDATES,
-        webrtc._MAX_LINES,
+        webrtc.MAX_CANDIDATES,
+        webrtc.MAX_LINES,
     ):
         assert re.search(rf"\b{number:,}\b", PAGE), number
     assert f"at least {security.MIN_REMOTE_TOKEN} characters" in PAGE
 
 
-@pytest.mark.parametrize("said", protocol._READERS)
+@pytest.mark.parametrize("said", protocol.VIEWER_MESSAGES)
 def test_the_page_names_every_field_that_a_message_needs(said: str) -> None:
     """A message of the fields that the page names is understood, and the values in it are of the kind it says."""
     examples = {
@@ -134,7 +134,7 @@ async def test_a_client_that_acknowledges_nothing_gets_two_pictures(stream_serve
         with producing(stream_server):
             bare: list[bytes] = []
             while len(bare) < 2:
-                message = await client._socket.receive(20)
+                message = await client.socket.receive(20)
                 bare += [message.data] if isinstance(message.data, bytes) else []
             await until(lambda: not stream_server.wanted())
             await client.say("ack", seq=plain_client.take_apart(bare[1])[0]["seq"])

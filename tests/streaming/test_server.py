@@ -199,7 +199,7 @@ def test_hosts_and_certificates_that_cannot_be_used(tmp_path: Path) -> None:
 
 def test_an_exception_of_the_server_surfaces_in_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     stream_server = server().start()
-    thread = stream_server._service._thread  # type: ignore[union-attr]
+    thread = stream_server.service.thread  # type: ignore[union-attr]
     monkeypatch.setattr(hub_of(stream_server), "tick", lambda: 1 / 0)
     thread.join(300)
     assert not thread.is_alive()
@@ -220,7 +220,7 @@ async def test_what_fails_on_the_loop_surfaces_too_and_does_not_end_it() -> None
 def test_the_programs_own_exception_is_the_one_to_be_seen() -> None:
     def program() -> None:
         with server() as stream_server:
-            stream_server._service._error = RuntimeError("of the server")  # type: ignore[union-attr]
+            stream_server.service.error = RuntimeError("of the server")  # type: ignore[union-attr]
             raise KeyError("of the program")
 
     with pytest.raises(KeyError):
@@ -353,5 +353,5 @@ async def test_a_policy_is_shown_with_what_it_saw(started: StreamServer) -> None
             assert header["meta"] == {"step": 7, **view.facts()}
     async with viewer(started) as guest:
         await guest.text("hello")
-        started.show_policy(view._replace(frame=None, seen=None))
+        started.show_policy(PolicyView(None, None, [0.25, -1], inference_ms=4.5, message_age_s=0.02, stale=True))
         assert (await guest.text("state"))["state"]["inference_ms"] == 4.5

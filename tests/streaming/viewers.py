@@ -32,7 +32,7 @@ def server(**arguments: Any) -> StreamServer:
 
 
 def hub_of(stream_server: StreamServer) -> Hub:
-    hub: Hub = stream_server._service.hub  # type: ignore[union-attr]
+    hub: Hub = stream_server.service.hub  # type: ignore[union-attr]
     return hub
 
 
@@ -134,7 +134,7 @@ class Viewer:
 
     async def picture(self, *, ack: bool = True) -> tuple[dict[str, Any], bytes]:
         """The next picture; texts that come before are kept."""
-        header, payload = await self._next(lambda message: isinstance(message, tuple))
+        header, payload = await self.next_message(lambda message: isinstance(message, tuple))
         if ack:
             await self.say("ack", seq=header["seq"])
         return header, payload
@@ -144,7 +144,7 @@ class Viewer:
         for i, text in enumerate(self.texts):
             if text["type"] == kind:
                 return self.texts.pop(i)
-        message = await self._next(lambda message: isinstance(message, dict) and message["type"] == kind)
+        message = await self.next_message(lambda message: isinstance(message, dict) and message["type"] == kind)
         self.texts.remove(message)
         return message
 
@@ -157,11 +157,11 @@ class Viewer:
 
     async def end(self) -> int:
         with contextlib.suppress(EOFError):
-            await self._next(lambda message: False)
+            await self.next_message(lambda message: False)
         assert self.closed_with is not None
         return self.closed_with
 
-    async def _next(self, fits: Callable[[Any], bool]) -> Any:
+    async def next_message(self, fits: Callable[[Any], bool]) -> Any:
         while True:
             message = await self.socket.receive(TIMEOUT)
             if message.type is aiohttp.WSMsgType.BINARY:
@@ -183,7 +183,7 @@ async def viewer(server: StreamServer, token: str | None = None, **arguments: An
     """A connected viewer that has been greeted; its greeting is the first of its texts."""
     async with session(token) as client, client.ws_connect(address(server, "ws"), **arguments) as socket:
         guest = Viewer(socket)
-        await guest._next(lambda message: isinstance(message, dict) and message["type"] == "hello")
+        await guest.next_message(lambda message: isinstance(message, dict) and message["type"] == "hello")
         yield guest
 
 

@@ -74,7 +74,7 @@ def _command(args: list[str], killed_when_saved: int | None) -> int:
 
 
 def _die_when_saved(most: int) -> None:
-    save, made = EpisodeCheckpoint._save_numbered, Counter[str]()
+    save, made = EpisodeCheckpoint.save_numbered, Counter[str]()
 
     def dying(self: EpisodeCheckpoint, *args: Any) -> None:
         save(self, *args)
@@ -82,7 +82,7 @@ def _die_when_saved(most: int) -> None:
         if made["saved"] == most:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    EpisodeCheckpoint._save_numbered = dying  # type: ignore[method-assign]
+    EpisodeCheckpoint.save_numbered = dying  # type: ignore[method-assign]
 
 
 def result(folder: Path, name: str) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def test_a_sweep_is_that_of_a_naive_twin(lam: float, tmp_path: Path) -> None:
     reward, done = torch.rand(rows, time, generator=g) / 4, torch.rand(rows, time, generator=g) < 0.3
     fit(made, tmp_path, 1)
     made.tables.load_state_dict(twin.state_dict())
-    made._sweep_once(Played(made.tables.levels_of(levels.float()), reward, done))
+    made.sweep_once(Played(made.tables.levels_of(levels.float()), reward, done))
     returns = np.zeros((rows, time + 1))
     for t in range(time - 1, -1, -1):
         now = levels[:, t]
@@ -306,7 +306,7 @@ def test_the_training_step_reads_nothing_back(tmp_path: Path) -> None:
     with NoHostReads():
         after = made.play(made.policy, 3)["next"]
         levels = made.tables.levels_of(after["box_heightmap"])
-        made._sweep_once(Played(levels, after["reward"][..., 0], after["done"][..., 0]))
+        made.sweep_once(Played(levels, after["reward"][..., 0], after["done"][..., 0]))
 
 
 def test_one_step_has_no_return() -> None:

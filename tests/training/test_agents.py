@@ -256,7 +256,7 @@ def test_it_trains_is_evaluated_and_reads_nothing_back(tmp_path: Path, case: str
     assert all(value.isfinite() for value in metrics.values())
     assert module.policy_name == module.learner_name == module.agent.name
     with NoHostReads():
-        module._play()
+        module.extend_replay()
         batch = module.replay.sample()
         for part in (batch, batch["next"]):
             module.env.restore(part)

@@ -86,15 +86,16 @@ def test_a_run_goes_on_bit_for_bit(bins: Path, tmp_path: Path) -> None:
 def test_every_row_is_drawn_once_in_a_pass_and_the_seed_decides_when(bins: Path, tmp_path: Path) -> None:
     module = choice(batch_size=16)
     fit(module, data(bins), tmp_path, 1)
-    rows = len(module._rows)
-    drawn = [module._draw(update) for update in range(rows // 16)]
+    rows = len(module.train_rows)
+    drawn = [module.draw_rows(update) for update in range(rows // 16)]
     assert len(torch.cat(drawn).unique()) == 16 * (rows // 16)
-    assert set(torch.cat(drawn).tolist()) <= set(module._rows.tolist())
-    assert not torch.equal(drawn[0], module._draw(rows // 16))  # of the next pass
-    assert torch.equal(drawn[1], module._draw(1))
-    module.seed = 1
-    module._pass = None
-    assert not torch.equal(drawn[0], module._draw(0))
+    assert set(torch.cat(drawn).tolist()) <= set(module.train_rows.tolist())
+    assert not torch.equal(drawn[0], module.draw_rows(rows // 16))  # of the next pass
+    assert torch.equal(drawn[1], module.draw_rows(1))
+    other = choice(batch_size=16, seed=1)
+    fit(other, data(bins), tmp_path / "other", 1)
+    assert torch.equal(other.train_rows, module.train_rows)
+    assert not torch.equal(drawn[0], other.draw_rows(0))
 
 
 @pytest.mark.parametrize(("updates_per_step", "steps"), [(10, 1), (2, 2), (4, 1), (3, 1)])

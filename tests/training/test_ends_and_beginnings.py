@@ -43,7 +43,7 @@ def test_auto_looks_at_every_limit(limits: dict[str, Any], planned: float, tmp_p
     run = module(torch_compile="auto")
     run.trainer = trainer(tmp_path, **limits)  # type: ignore[assignment]
     run.trainer.datamodule = data()  # type: ignore[attr-defined]
-    assert run._planned_updates() == planned
+    assert run.planned_updates() == planned
     assert run.compiles is (planned >= 5_000)
 
 
@@ -216,9 +216,9 @@ def test_a_network_is_taken_or_refused(tmp_path: Path) -> None:
     PackingPolicy(trained.space, trained.tables).save(tmp_path / "refined.safetensors")
     run = tables.refined(warm_start=tmp_path / "refined.safetensors")
     run.trainer = SimpleNamespace(ckpt_path=None)  # type: ignore[assignment]
-    run._take_tables(PackingPolicy.from_pretrained(run.warm_start, "cpu").tables)
+    run.take_tables(PackingPolicy.from_pretrained(run.warm_start, "cpu").tables)
     for own, theirs in zip(run.tables.network.parameters(), trained.tables.network.parameters(), strict=True):
         torch.testing.assert_close(own, theirs, rtol=1e-2, atol=1e-3)
     plain = tables.module(warm_start=tmp_path / "refined.safetensors")
     with pytest.raises(ValueError, match=r"warm_start .*RefinedTables.* not PatchTables"):
-        plain._take_tables(PackingPolicy.from_pretrained(plain.warm_start, "cpu").tables)
+        plain.take_tables(PackingPolicy.from_pretrained(plain.warm_start, "cpu").tables)

@@ -158,13 +158,13 @@ class Watched:
     """Number, learning rate and changed weights of each update of a run."""
 
     def __init__(self, made: HierarchicalPacking) -> None:
-        self.made, self.update = made, made._update
+        self.made, self.update = made, made.update_once
         self.rates: list[float] = []
         self.changed: list[set[str]] = []
         self.players: list[tuple[str, str]] = []
-        play = made._play
-        made._update = self.watch  # type: ignore[method-assign]
-        made._play = lambda packer: (self.players.append((packer.items, packer.places)), play(packer))[1]  # type: ignore[method-assign, assignment]
+        play = made.extend_replay
+        made.update_once = self.watch  # type: ignore[method-assign]
+        made.extend_replay = lambda packer: (self.players.append((packer.items, packer.places)), play(packer))[1]  # type: ignore[method-assign, assignment]
 
     def watch(self) -> Tensor:
         assert self.made.trainer.global_step == len(self.rates)
@@ -208,9 +208,9 @@ def test_the_training_step_reads_nothing_back(tmp_path: Path) -> None:
     batch = made.codec.unpacked(made.replay.storage[:6].clone())
     target = torch.zeros(6)
     with NoHostReads():
-        made._later(batch)
+        made.later_returns(batch)
         (made.worker_loss(batch, target) + made.manager_loss(batch, target)).backward()
-        made._follow()
+        made.follow()
 
 
 def test_every_figure_is_logged(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_bootstrapped_targets_agree_with_the_naive_twin(tmp_path: Path) -> None:
 
 def test_targets_follow_by_tau(tmp_path: Path) -> None:
     made = module(n_steps=2, tau=0.25)
-    expected, update = {name: weight.clone() for name, weight in made.networks.state_dict().items()}, made._update
+    expected, update = {name: weight.clone() for name, weight in made.networks.state_dict().items()}, made.update_once
 
     def followed() -> Tensor:
         loss = update()
@@ -280,7 +280,7 @@ def test_targets_follow_by_tau(tmp_path: Path) -> None:
             expected[name] += 0.25 * (weight - expected[name])
         return loss
 
-    made._update = followed  # type: ignore[method-assign]
+    made.update_once = followed  # type: ignore[method-assign]
     fit(made, tmp_path, 6)
     assert made.targets is not None
     for name, weight in made.targets.state_dict().items():

@@ -367,7 +367,7 @@ def test_a_run_that_does_not_fit_says_what_would(tmp_path: Path, monkeypatch: py
     def full(*given: Any) -> None:
         raise torch.OutOfMemoryError(SAID)
 
-    monkeypatch.setattr(made, "_update", full)
+    monkeypatch.setattr(made, "update_once", full)
     with pytest.raises(OutOfMemoryAdvice, match=r"an update of 16 transitions takes 7.0 GiB or more") as caught:
         trainer(tmp_path).fit(made, data())
     assert is_for_user(caught.value)
@@ -469,7 +469,7 @@ def test_a_run_begins_with_it_and_a_resumed_one_does_not(tmp_path: Path) -> None
     network = cloned(tmp_path / "bc.ckpt")
     module = tiny.module(agent=scores(4), warm_start=str(tmp_path / "bc.ckpt"), updates_per_step=1)
     seen: dict[str, torch.Tensor] = {}
-    played = module._play
+    played = module.extend_replay
 
     def watched() -> None:
         seen.setdefault("stem", module.agent.policy.module[0].module.stem.weight.detach().clone())
@@ -477,7 +477,7 @@ def test_a_run_begins_with_it_and_a_resumed_one_does_not(tmp_path: Path) -> None
         seen.setdefault("target", next(v.clone() for k, v in targets.items() if k.endswith("stem.weight")))
         played()
 
-    module._play = watched  # type: ignore[method-assign]
+    module.extend_replay = watched  # type: ignore[method-assign]
     trainer = tiny.trainer(tmp_path / "run", max_steps=2)
     trainer.fit(module, tiny.data())
     assert torch.equal(seen["stem"], network.stem.weight)  # type: ignore[arg-type]

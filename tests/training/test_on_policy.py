@@ -179,7 +179,7 @@ def test_rollouts_and_updates_read_nothing_back(tmp_path: Path, kind: str, monke
     made = module(
         kind, env={"backend": "eager"} if kind == "packing" else {}, optimizer=partial(torch.optim.Adam, foreach=True)
     )
-    play, sample, batches = made.play, made._sample, made._batches
+    play, sample, batches = made.play, made.sample_of, made.batches_of
     calls = []
 
     def playing(policy: Any, steps: int) -> TensorDictBase:
@@ -198,8 +198,8 @@ def test_rollouts_and_updates_read_nothing_back(tmp_path: Path, kind: str, monke
         return iter(made_batches)
 
     monkeypatch.setattr(made, "play", playing)
-    monkeypatch.setattr(made, "_sample", sampling)
-    monkeypatch.setattr(made, "_batches", batching)
+    monkeypatch.setattr(made, "sample_of", sampling)
+    monkeypatch.setattr(made, "batches_of", batching)
     trained(made, tmp_path, kind, 8)
     assert calls == [4, 4]
 

@@ -134,7 +134,7 @@ def test_shared_learning_has_the_bits_of_one_process(processes: int, monkeypatch
         "sums_over_processes",
         lambda room: SharedSums(memory, room, messages.rank.value, [0] * processes),
     )
-    monkeypatch.setattr(shared_tables, "_lives", lambda pid: True)
+    monkeypatch.setattr(shared_tables, "is_alive", lambda pid: True)
     rounds = [(bins(40, seed), torch.randn(40, generator=generator(seed))) for seed in range(3)]
     counts = torch.rand(40, generator=generator(9)) < 0.8
     wanted = []
@@ -152,8 +152,8 @@ def test_shared_learning_has_the_bits_of_one_process(processes: int, monkeypatch
             shared.learn(levels, goal - values, counts, 0.5)
             if number != 1:  # a sweep may be exchanged later, with the next one
                 shared.exchange()
-        assert not shared._changes.marked.any()
-        assert not shared._changes.num.any()  # which would grow beyond its table
+        assert not shared.changes.marked.any()
+        assert not shared.changes.num.any()  # which would grow beyond its table
 
     as_processes(processes, learn)
     for each in own:
@@ -178,7 +178,7 @@ def test_sums_go_in_the_order_of_ranks_again_and_again() -> None:
 
 
 def test_a_process_that_has_died_ends_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared_tables, "_lives", lambda pid: pid != 77)
+    monkeypatch.setattr(shared_tables, "is_alive", lambda pid: pid != 77)
     shared = SharedSums(memory_of(1, 2), 1, 0, [1, 77])
     with pytest.raises(RuntimeError, match="sum over 2 processes: process 1 has died"):
         shared(torch.ones(1, dtype=torch.float64))
@@ -186,7 +186,7 @@ def test_a_process_that_has_died_ends_the_sum(monkeypatch: pytest.MonkeyPatch) -
 
 def test_one_that_does_not_come_is_waited_for_no_longer_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_tables, "_LOOK_US", 1000)
-    monkeypatch.setattr(shared_tables, "_lives", lambda pid: True)
+    monkeypatch.setattr(shared_tables, "is_alive", lambda pid: True)
     shared = SharedSums(memory_of(1, 2), 1, 0, [1, 2], timedelta(milliseconds=5))
     with pytest.raises(RuntimeError, match=r"one did not come for 0:00:00\.005"):
         shared(torch.ones(1, dtype=torch.float64))
@@ -209,7 +209,7 @@ def test_where_no_memory_can_be_shared_there_are_messages(monkeypatch: pytest.Mo
 
 
 def test_the_living_are_told_from_the_dead() -> None:
-    assert shared_tables._lives(os.getpid())
+    assert shared_tables.is_alive(os.getpid())
     child = subprocess.Popen([sys.executable, "-c", ""])
     child.wait()
-    assert not shared_tables._lives(child.pid)
+    assert not shared_tables.is_alive(child.pid)

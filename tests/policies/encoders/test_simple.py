@@ -120,7 +120,7 @@ def test_with_groups_no_batchnorm_is_left() -> None:
     encoder, theirs = R3D18(SHAPE, 8, norm="group"), torchvisions()
     kinds = {type(module) for module in encoder.modules()}
     assert nn.GroupNorm in kinds
-    assert not [kind for kind in kinds if issubclass(kind, nn.modules.batchnorm._NormBase)]
+    assert not [kind for kind in kinds if "BatchNorm" in kind.__name__]
     encoder.load_state_dict(encoder.adapted(theirs.state_dict()))
     assert torch.equal(encoder.stem[0].weight, theirs.stem[0].weight)
     assert torch.equal(encoder.layers[3][1].conv2[1].bias, theirs.layer4[1].conv2[1].bias)

@@ -84,7 +84,7 @@ def test_a_file_that_decides_otherwise_is_not_written(
         out.write_bytes(b"a file")
         return lambda observations: spoil(graph(*observations))
 
-    monkeypatch.setitem(export._WRITERS, "pt2", spoiled)
+    monkeypatch.setitem(export.WRITERS, "pt2", spoiled)
     with pytest.raises(ValueError, match=r"the file decides otherwise .*nothing is written"):
         export_policy(path, tmp_path / "policy.pt2", "pt2")
     assert [each.name for each in tmp_path.iterdir()] == ["last.ckpt"]
@@ -97,7 +97,7 @@ def test_an_action_that_is_not_legal_is_another(tmp_path: Path) -> None:
     def illegal(observations: list[Tensor]) -> Tensor:
         return observations[policy.in_keys.index("action_mask")].int().argmin(1)
 
-    assert export._difference(policy, illegal, export.made_up(policy, 16)) == float("inf")
+    assert export.difference(policy, illegal, export.made_up(policy, 16)) == float("inf")
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_tables_of_which_little_has_learned_are_small_and_the_same_to_the_bit() 
     values[learned[:2]] = 0.0, -0.0
     model = graph_of(values)
     before = model.ByteSize()
-    export._pack_tables(model.graph)
+    export.pack_tables(model.graph)
     assert model.ByteSize() < before / 9
     import onnxruntime
 
@@ -154,7 +154,7 @@ def test_tables_of_which_little_has_learned_are_small_and_the_same_to_the_bit() 
 def test_other_tables_stay_as_they_are(values: np.ndarray) -> None:
     model = graph_of(values.astype(np.float32))
     before = model.SerializeToString()
-    export._pack_tables(model.graph)
+    export.pack_tables(model.graph)
     assert model.SerializeToString() == before
 
 
@@ -171,7 +171,7 @@ def test_graph_that_goes_by_chunks_gives_what_it_gave_at_once(rows: int) -> None
     values = np.random.default_rng(0).normal(size=300).astype(np.float32)
     model = graph_of(values)
     # The element of the table is of a batch of rows here.
-    export._go_by_chunks(model, 4)
+    export.split_into_chunks(model, 4)
     onnx = pytest.importorskip("onnx")
     onnx.checker.check_model(model)
     import onnxruntime

@@ -70,7 +70,7 @@ def test_planes_by_hand() -> None:
 
 def test_the_example_is_what_the_environment_says() -> None:
     env = packing_env(bin_size=(3.0, 3.0, 3.0), resolution=3, grid_step=2, visible_items=2)
-    row = [int((env._sizes[:-1, 0, :3] == size[:3]).all(-1).nonzero()) for size in SIZE]
+    row = [int((env.item_sizes[:-1, 0, :3] == size[:3]).all(-1).nonzero()) for size in SIZE]
     z_map, legal = env.kernels.drop_map(PILE[None], torch.tensor([row]), env.catalogue, env.bin)
     assert torch.equal(z_map[0, :, 0], Z)
     assert torch.equal(legal[0, :, 0], LEGAL)

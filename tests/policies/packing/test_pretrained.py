@@ -121,7 +121,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", PackingPolicy.names())
 def test_what_comes_with_the_package(name: str) -> None:
     """Small enough, described, and better than any rule, on sequences of this test's own."""
-    path = pretrained._FOLDER / f"{name}.safetensors"
+    path = pretrained.FOLDER / f"{name}.safetensors"
     assert path.stat().st_size <= 8_000_000
     card = path.with_suffix(".md").read_text(encoding="utf-8")
     assert all(word in card for word in ("Protocol", "Command", "Licence", "Result"))
@@ -150,7 +150,7 @@ def test_the_rules_of_an_environment_name_its_protocol(name: str) -> None:
 
 
 def test_a_shipped_policy_is_found_by_the_rules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(pretrained, "_FOLDER", tmp_path)
+    monkeypatch.setattr(pretrained, "FOLDER", tmp_path)
     env = make_protocol("rs", 2, device="cpu", include=("z_map",))
     assert pretrained_for(env) == {}
     trained().save(tmp_path / "rs.safetensors")
@@ -240,7 +240,7 @@ def test_files_that_are_refused(
 
 
 def test_orders_are_known_by_the_rules(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(pretrained, "_FOLDER", tmp_path)
+    monkeypatch.setattr(pretrained, "FOLDER", tmp_path)
     weighted().save(tmp_path / "orders.safetensors")
     settings: list[dict[str, Any]] = [{}, {"items": RandomBoxes(15, 30)}, {"num_items": 7}]
     for each in settings:

@@ -251,11 +251,11 @@ async def test_a_member_that_is_dropped_takes_its_encoder_along() -> None:
         await until(hub.wanted_streams)
         hub.publish(scene(), "env3", None, bgr=False)
         await asyncio.wait_for(task, 10)
-        encoder = encoding._encoders["env3", "h264"]
+        encoder = encoding.encoders["env3", "h264"]
         subscription.close()
         hub.streams["env3"].idle_since = -1e9
         hub.tick()
-        await until(lambda: ("env3", "h264") not in encoding._encoders)
+        await until(lambda: ("env3", "h264") not in encoding.encoders)
         with pytest.raises(RuntimeError, match="is closed"):
             encoder.encode(scene())
 
@@ -283,10 +283,10 @@ async def test_another_codec_is_one_line(monkeypatch: pytest.MonkeyPatch, has_de
         assert [(picture.codec, picture.data[0]) for picture in pictures] == [("numbers", i) for i in (1, 2, 3)]
         assert [picture.key for picture in pictures] == [True, False, False]
         place = "main" if has_deltas else "", "numbers"
-        made = encoding._encoders[place]
+        made = encoding.encoders[place]
         viewers[0].close()
         await shown(hub, scene(), viewers[1])
-        assert (place in encoding._encoders) is not has_deltas, "one for all streams stays"
+        assert (place in encoding.encoders) is not has_deltas, "one for all streams stays"
     assert made.number == -1
 
 
@@ -310,8 +310,8 @@ def test_a_pipeline_for_frames_of_a_gpu_is_made_while_pictures_go_on(monkeypatch
     frame = torch.from_numpy(scene())
     assert psnr(decode_jpeg(encoder.encode(frame).data), scene()) > 28
     may_end.set()
-    assert encoder._own_pipeline is not None
-    encoder._own_pipeline.result(20)
+    assert encoder.own_pipeline is not None
+    encoder.own_pipeline.result(20)
     assert encoder.encode(frame).data == b"by the pipeline"
     encoder.close()
     assert closed.is_set()

@@ -135,7 +135,7 @@ async def test_states_that_come_fast_are_told_at_the_tick(hub: Hub) -> None:
     await until(lambda: heard)
     await asyncio.sleep(0)
     assert len(heard) == 1
-    hub._state_at = 0.0  # a while ago
+    hub.state_at = 0.0  # a while ago
     hub.tick()
     hub.set_state({"step": 99})
     hub.tick()

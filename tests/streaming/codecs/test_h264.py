@@ -54,9 +54,9 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[str]]]:
         monkeypatch.setattr(probes, "nvenc_problem", lambda: "")
         return asked
 
-    h264._WARNED.clear()
+    h264.WARNED.clear()
     yield insert
-    h264._WARNED.clear()
+    h264.WARNED.clear()
 
 
 def x264(width: int = 160, height: int = 120, **rest: Any) -> H264Encoder:

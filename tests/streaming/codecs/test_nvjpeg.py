@@ -183,7 +183,7 @@ def test_the_first_that_encodes_is_taken() -> None:
 
 
 def test_torchcodec_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert list(nvjpeg._backends(torch.device("cuda"))) == ["torchcodec", "torchvision"]
+    assert list(nvjpeg.installed_backends(torch.device("cuda"))) == ["torchcodec", "torchvision"]
 
     class JpegEncoder:
         def __init__(self, picture: Tensor) -> None:

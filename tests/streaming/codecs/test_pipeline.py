@@ -56,9 +56,9 @@ def with_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple[Gp
         monkeypatch.setattr(pipeline, "_is_on_gpu", lambda frame: isinstance(frame, Tensor))
         return GpuFramePipeline("cpu", "x264"), nvjpeg
 
-    pipeline._WARNED.clear()
+    pipeline.WARNED.clear()
     yield make
-    pipeline._WARNED.clear()
+    pipeline.WARNED.clear()
 
 
 def test_flags_on_a_cpu(pipe: GpuFramePipeline) -> None:

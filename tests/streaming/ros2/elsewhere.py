@@ -63,7 +63,7 @@ def send_one(dds: CycloneDds, action: str) -> None:
 
 
 def leave(dds: CycloneDds, action: str) -> None:
-    del dds._writers[action, JOINTS]
+    del dds.writers[action, JOINTS]
 
 
 def stock_reader(dds: CycloneDds, topic: str) -> dict[str, Any]:
@@ -71,8 +71,8 @@ def stock_reader(dds: CycloneDds, topic: str) -> dict[str, Any]:
     from cyclonedds.sub import DataReader
     from cyclonedds.topic import Topic
 
-    struct = dds._struct(JOINTS)  # as DDS is told of it, with its own codec
-    reader = DataReader(dds._participant, Topic(dds._participant, f"rt{topic}", struct), dds._quality(True, JOINTS))
+    struct = dds.struct_of(JOINTS)  # as DDS is told of it, with its own codec
+    reader = DataReader(dds.participant, Topic(dds.participant, f"rt{topic}", struct), dds.quality_of(True, JOINTS))
     found = reader.take_one(timeout=30 * 10**9)
     stamp = found.header.stamp
     fields = {name: list(getattr(found, name)) for name in ("name", "position", "velocity", "effort")}

@@ -362,7 +362,7 @@ def test_a_network_that_fails_is_counted_and_survived() -> None:
     robot = Robot(transport)
     with bridge(Told(), robot) as made:
         Failing.failing = True
-        made._inputs.put("observation", MESSAGES.floats([0, 0, 0]))
+        made.inputs.put("observation", MESSAGES.floats([0, 0, 0]))
         until(lambda: made.metrics()["send_errors"] > 0)
         Failing.failing = False
         robot.feel(0, 0, 0)
@@ -503,7 +503,7 @@ def test_closing_is_clean_and_final() -> None:
     made.close()
     assert not threads()
     sent = len(robot.actions)
-    made._inputs.put("observation", MESSAGES.floats([0, 0, 0]))
+    made.inputs.put("observation", MESSAGES.floats([0, 0, 0]))
     assert len(robot.actions) == sent
     with pytest.raises(RuntimeError, match="closed"):
         made.start()

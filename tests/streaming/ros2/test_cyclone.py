@@ -71,9 +71,9 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
 
 
 def test_a_type_is_known_by_ros_2s_names(dds: CycloneDds) -> None:
-    topic = dds._topic("/camera/image_raw", IMAGE)
+    topic = dds.topic_of("/camera/image_raw", IMAGE)
     assert (topic.get_name(), topic.get_type_name()) == ("rt/camera/image_raw", "sensor_msgs::msg::dds_::Image_")
-    assert [field for field in dds._types[IMAGE].__annotations__] == [
+    assert [field for field in dds.types[IMAGE].__annotations__] == [
         *("header", "height", "width", "encoding", "is_bigendian", "step", "data")
     ]
 
@@ -107,7 +107,7 @@ def test_pictures_and_the_last_safe_action_reach_another_process(dds: CycloneDds
     with RosBridge(Told(), **topics, **options, transport=dds) as bridge:
         until(lambda: dds.is_matched("/view/compressed", COMPRESSED) and dds.is_matched("/view/action", JOINTS))
         until(lambda: elsewhere.messages.poll(0.02) or (bridge.publish_frame(PIXELS) and False))
-        bridge._inputs.put("observation", MESSAGES.floats([0, 0, 0]))
+        bridge.inputs.put("observation", MESSAGES.floats([0, 0, 0]))
         until(lambda: bridge.metrics()["actions"] == 1)
     assert elsewhere.says() == (480, 640, 3)
     elsewhere.ask("last_action", 2)
@@ -126,11 +126,11 @@ def test_a_writer_that_leaves_is_no_message(dds: CycloneDds, elsewhere: Elsewher
     came: list[bytes] = []
     dds.subscribe("/one/action", JOINTS, came.append)
     elsewhere.ask("declare", "/one/action")
-    until(lambda: bool(dds._readers[0][0].get_matched_publications()))  # what comes before is nobody's
+    until(lambda: bool(dds.readers[0][0].get_matched_publications()))  # what comes before is nobody's
     elsewhere.ask("send_one", "/one/action")
     until(lambda: bool(came))
     elsewhere.ask("leave", "/one/action")
-    until(lambda: not dds._readers[0][0].get_matched_publications())
+    until(lambda: not dds.readers[0][0].get_matched_publications())
     assert len(came) == 1
 
 

@@ -34,7 +34,7 @@ BYTES = {
 
 def joints(**fields: list[float]) -> bytes:
     empty = {name: np.array(fields.get(name, ()), np.float64) for name in ("position", "velocity", "effort")}
-    return MESSAGES._write(JOINTS, header=MESSAGES._header(STAMP, ""), name=[], **empty)
+    return MESSAGES.write(JOINTS, header=MESSAGES.header(STAMP, ""), name=[], **empty)
 
 
 def test_bytes_of_known_messages() -> None:

@@ -176,12 +176,12 @@ def test_no_connection_outlives_the_server(monkeypatch: pytest.MonkeyPatch, late
 def test_none_is_lost_that_is_accepted_in_the_turn_in_which_the_server_stops(turns: int) -> None:
     """Collected garbage that is a socket is an error of this test."""
     with server() as stream_server, socket.socket() as client:
-        hub, service = hub_of(stream_server), stream_server._service
+        hub, service = hub_of(stream_server), stream_server.service
         assert service is not None
 
         def stop(turns: int) -> None:
             if turns == 0:
-                service._stopping.set()
+                service.stopping.set()
             else:
                 asyncio.get_running_loop().call_soon(stop, turns - 1)
 
@@ -190,7 +190,7 @@ def test_none_is_lost_that_is_accepted_in_the_turn_in_which_the_server_stops(tur
             stop(turns)
 
         hub.call_in_loop(connect)
-        service._thread.join(30)
+        service.thread.join(30)
     gc.collect()
 
 

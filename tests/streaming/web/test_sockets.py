@@ -424,7 +424,7 @@ async def test_replay_of_a_stream_that_came_beside_reaches_a_slow_viewer(stream_
         stream_server.publish(scene(), seen)
         beside, _ = await guest.picture(ack=False)
         (listener,) = hub_of(stream_server).listeners
-        listener.__self__._window._limit = 1  # type: ignore[attr-defined]
+        listener.__self__.window.limit = 1  # type: ignore[attr-defined]
         await guest.watch(seen)
         live, _ = await guest.picture()
         assert live["stream"] == seen

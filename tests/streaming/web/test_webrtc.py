@@ -237,10 +237,10 @@ async def test_messages_of_a_data_channel_have_the_rules_of_a_websocket() -> Non
     server = state()
     peer = webrtc.Peer(server, Watch("main", "h264"), Seat())
     said: list[str] = []
-    peer._channel = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)  # type: ignore[assignment]
+    peer.channel = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)  # type: ignore[assignment]
 
     def hear(**message: Any) -> int:
-        peer._on_message(json.dumps(message))
+        peer.on_message(json.dumps(message))
         return server.hub.watchers(None)
 
     for _ in range(4):
@@ -254,10 +254,10 @@ async def test_messages_of_a_data_channel_have_the_rules_of_a_websocket() -> Non
     assert server.hub.watchers("main") == 1
     for _ in range(2):
         hear()
-    assert peer._closing is None
+    assert peer.closing is None
     hear()
-    assert peer._closing is not None
-    await peer._closing
+    assert peer.closing is not None
+    await peer.closing
 
 
 @pytest.mark.parametrize(("fps", "interval"), [(2, 0.5), (None, 1 / 30), (60, 1 / 30)])
@@ -268,7 +268,7 @@ async def test_an_offer_and_a_watch_set_the_rate_of_pictures(fps: float | None, 
     (subscription,) = server.hub.streams["main"].subscriptions
     assert subscription.schedule.interval == interval
     peer = next(iter(server.closers)).__self__  # type: ignore[attr-defined]
-    peer._on_message(json.dumps({"type": "watch", "stream": "main", "fps": 4}))
+    peer.on_message(json.dumps({"type": "watch", "stream": "main", "fps": 4}))
     (subscription,) = server.hub.streams["main"].subscriptions
     assert subscription.schedule.interval == 0.25
     await peer.close()
@@ -284,7 +284,7 @@ async def test_what_webrtc_cannot_do_is_refused_in_an_offer_and_in_a_watch(field
         await webrtc.answer(server, {"type": "offer", "sdp": OFFER} | fields, Seat())
     peer, said = webrtc.Peer(server, Watch("main", "h264"), Seat()), []
     peer.send_text = said.append  # type: ignore[method-assign]
-    peer._on_message(json.dumps({"type": "watch", "stream": "main"} | fields))
+    peer.on_message(json.dumps({"type": "watch", "stream": "main"} | fields))
     assert [wanted in text for text in said] == [True]
     await peer.close()
 
@@ -294,7 +294,7 @@ async def test_nothing_is_said_to_a_viewer_that_takes_nothing() -> None:
     said: list[str] = []
     channel = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)
     peer.send_text("none to say it on")
-    peer._channel = channel  # type: ignore[assignment]
+    peer.channel = channel  # type: ignore[assignment]
     peer.send_text("one")
     channel.bufferedAmount = 1 << 20
     peer.send_text("two")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
 import torch
@@ -53,7 +52,7 @@ def another_reward(env: BatchedEnv, played: Played) -> Played:
 
 
 def another_count(env: BatchedEnv, played: Played) -> Played:
-    env._state = replace(env.state, step_count=env.state.step_count + 1)
+    env.state.step_count = env.state.step_count + 1
     return played
 
 
@@ -73,7 +72,7 @@ def rollouts_of(player: PlainPlayer | None, calls: int = 3) -> list[torch.Tensor
     found = []
     for _ in range(calls):
         found += list(rollout.play(policy, 5)[1].values(True, True))
-    found += list(env._env_state().values())
+    found += list(env.state_dict().values())
     return [value.clone() for value in [*found, *rollout.current.values(True, True)]]
 
 

@@ -23,7 +23,7 @@ from torchrl_gpu.policies.generators import generators_kept
 from torchrl_gpu.policies.packing import DeepestBottomLeft
 from torchrl_gpu.training.accelerated.graphs import Graph, operator_named
 from torchrl_gpu.training.collect import rollout
-from torchrl_gpu.training.collect.graphed import _WHAT, GraphedRollout
+from torchrl_gpu.training.collect.graphed import WHAT, GraphedRollout
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.collect.steps import play_steps
 
@@ -337,7 +337,7 @@ def test_a_rollout_plays_through_it(capture: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_error_names_the_operator() -> None:
-    with pytest.raises(RuntimeError) as raised, NoHostReads(), operator_named(_WHAT):
+    with pytest.raises(RuntimeError) as raised, NoHostReads(), operator_named(WHAT):
         torch.zeros(3).sum().item()
     assert str(raised.value).startswith("GraphedRollout: the rollout cannot be captured")
     assert "aten._local_scalar_dense.default fails: " in str(raised.value)
@@ -348,12 +348,12 @@ def test_an_error_after_an_operator_that_went_well_says_which() -> None:
     def lose_the_stream(x: Tensor) -> None:
         raise ValueError("the stream is lost\nand more")
 
-    with pytest.raises(RuntimeError, match=r"aten\.add\.Tensor fails: the stream is lost"), operator_named(_WHAT):
+    with pytest.raises(RuntimeError, match=r"aten\.add\.Tensor fails: the stream is lost"), operator_named(WHAT):
         lose_the_stream(torch.zeros(3) + 1)
 
 
 def fails(body: Callable[[], TensorDictBase], device: torch.device) -> Graph:
-    with generators_kept(device), NoHostReads(), operator_named(_WHAT):
+    with generators_kept(device), NoHostReads(), operator_named(WHAT):
         body()["action"].sum().item()
     raise AssertionError
 

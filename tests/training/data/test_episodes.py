@@ -280,21 +280,22 @@ def test_every_sequence_of_a_file_once(tmp_path: Path) -> None:
         assert suite.num_episodes == 3
         rows = [[item for item in row if item >= 0] for row in items_of(env, 3)]
         assert [len(row) for row in rows] == [2, 1, 3]
-        sizes = [[(env._sizes[item, 0, :3]).tolist() for item in row] for row in rows]
+        sizes = [[(env.item_sizes[item, 0, :3]).tolist() for item in row] for row in rows]
         assert sizes == orders
 
 
 def test_sizes_in_millimetres(tmp_path: Path) -> None:
     (tmp_path / "orders.json").write_text("[[[1000, 2000, 1500]]]")
     env = only(attached(data(sequences=str(tmp_path / "orders.json"), unit="mm"), packing_env()).test_dataloader()).env
-    assert env._sizes[0, 0].tolist() == pytest.approx([1.0, 2.0, 2.0, 3.0])  # sides rounded up to cells, not the volume
+    # Sides are rounded up to cells, the volume is not.
+    assert env.item_sizes[0, 0].tolist() == pytest.approx([1.0, 2.0, 2.0, 3.0])
 
 
 def test_the_unit_is_that_of_the_boxes_that_the_run_packs(tmp_path: Path) -> None:
     (tmp_path / "orders.json").write_text("[[[300, 200, 250]]]")
     pallet = {"bin_size": (1.2, 0.8, 1.5), "resolution": (120, 80), "items": OrderBoxes()}
     env = only(attached(data(sequences=str(tmp_path / "orders.json")), packing_env(**pallet)).test_dataloader()).env
-    assert env._sizes[0, 0].tolist() == pytest.approx([0.3, 0.2, 0.25, 0.015])
+    assert env.item_sizes[0, 0].tolist() == pytest.approx([0.3, 0.2, 0.25, 0.015])
 
 
 @pytest.mark.parametrize("option", [{"unit": "mm"}, {"misfits": "skip_boxes"}])

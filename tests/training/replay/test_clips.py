@@ -263,7 +263,7 @@ def test_frames_that_do_not_fit_are_staged(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("torchrl_gpu.training.replay.clips.place", lambda *given: CPU)
     store = FrameStore(2, 5, torch.Size((3, 4, 4)), torch.device("meta"))
     assert store.staged
-    assert store._frames.device == CPU
+    assert store.pictures.device == CPU
     replay = ClipReplay(4, CPU, storage="host")
     replay.codec_for(NumberedEnv())
     assert replay.num_bytes == 0

@@ -217,7 +217,7 @@ class AfterstateLearning(EnvRun):
     def on_fit_start(self) -> None:
         super().on_fit_start()
         if self.warm_start is not None and self.trainer.ckpt_path is None:
-            self._take_tables(PackingPolicy.from_pretrained(self.warm_start, "cpu").tables)
+            self.take_tables(PackingPolicy.from_pretrained(self.warm_start, "cpu").tables)
         # It is no submodule, so that tables are saved once.
         self.__dict__["policy"] = PackingPolicy(self.space, self.tables)
         by_graphs = self.takes_graphed_steps(self.cuda_graphs)
@@ -257,7 +257,7 @@ class AfterstateLearning(EnvRun):
     def step_names(self) -> Sequence[str]:
         return ("loss", *self.env.outcome_names, "frames")
 
-    def _take_tables(self, trained: nn.Module) -> None:
+    def take_tables(self, trained: nn.Module) -> None:
         plan = trained.plan if isinstance(trained, PatchTables) else None
         if plan != self.tables.plan:
             came = plan or type(trained).__name__
@@ -341,11 +341,11 @@ class AfterstateLearning(EnvRun):
             found = graphed(TensorDict(played._asdict()))
             errors = list(found["errors"].unbind())
         else:
-            errors = [self._sweep_once(played) for _ in range(updates)]
+            errors = [self.sweep_once(played) for _ in range(updates)]
         self.count_updates(updates)
         return errors
 
-    def _sweep_once(self, played: Played) -> Tensor:
+    def sweep_once(self, played: Played) -> Tensor:
         if self._shared is None:
             return self.tables.sweep(*played, self.rate, self.lam)
         learn = partial(self._shared.learn, rate=self.rate)
@@ -354,7 +354,7 @@ class AfterstateLearning(EnvRun):
     def _swept(self, data: TensorDictBase) -> TensorDictBase:
         """All sweeps of a training step, as one function."""
         played = Played(data["levels"], data["reward"], data["done"])
-        errors = [self._sweep_once(played) for _ in range(self.sweeps)]
+        errors = [self.sweep_once(played) for _ in range(self.sweeps)]
         return TensorDict({"errors": torch.stack(errors)})
 
     def _descend(self, played: Played) -> list[Tensor]:

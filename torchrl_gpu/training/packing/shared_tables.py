@@ -85,7 +85,7 @@ class SharedSums:
         # The library waits a fifth of a second at a time. In between somebody has to look whether those that are waited
         # for still live: shared memory does not tell.
         while not library.take_sum(self._at, *sizes, count, out, c_int64(_LOOK_US)):
-            gone = [rank for rank, pid in enumerate(self.pids) if not _lives(pid)]
+            gone = [rank for rank, pid in enumerate(self.pids) if not is_alive(pid)]
             if gone or time.monotonic() - begun > self.patience.total_seconds():
                 why = f"process {gone[0]} has died" if gone else f"one did not come for {self.patience}"
                 raise RuntimeError(f"sum over {len(self.pids)} processes: {why}")
@@ -112,7 +112,7 @@ def sums_over_processes(room: int) -> Callable[[Tensor], object]:
     pids = [0] * processes
     dist.all_gather_object(pids, os.getpid())
     # Containers may share memory and not see each other's processes.
-    shared = memory is not None and all(map(_lives, pids))
+    shared = memory is not None and all(map(is_alive, pids))
     agreed = [False] * processes
     dist.all_gather_object(agreed, shared)
     # Every process that can has opened it.
@@ -155,7 +155,7 @@ def _opened(name: str, size: int, token: bytes) -> mmap.mmap | None:
     return memory if memory[: len(token)] == token else None
 
 
-def _lives(pid: int) -> bool:
+def is_alive(pid: int) -> bool:
     """Whether a process runs: it is there, and no zombie."""
     with suppress(OSError):
         status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -200,7 +200,7 @@ class SharedTables:
         self.rank = rank
         self.shares = shares_of(tables.plan, tables.seen, processes)
         self._sum = sums_over_processes(max(most, processes) * len(tables.plan.oriented))
-        self._changes = Changes.of(tables.plan)
+        self.changes = Changes.of(tables.plan)
         self._offsets = [each.offset for each in tables.plan.tables]
 
     def values(self, levels: Tensor) -> Tensor:
@@ -214,13 +214,13 @@ class SharedTables:
 
     def learn(self, levels: Tensor, error: Tensor, counts: Tensor, rate: float) -> None:
         """As `PatchTables.learn`, of the tables of this process."""
-        self.tables.learn(levels, error, counts, rate, self.shares[self.rank], self._changes)
+        self.tables.learn(levels, error, counts, rate, self.shares[self.rank], self.changes)
 
     @torch.no_grad()
     def exchange(self) -> None:
         """Take over the weights that other processes have learned since the last time."""
         tables = self.tables
-        changes = self._changes
+        changes = self.changes
         processes = len(self.shares)
         num = torch.zeros(processes, len(changes.num), dtype=torch.float64, device="cpu")
         num[self.rank] = changes.num

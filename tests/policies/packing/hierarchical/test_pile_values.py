@@ -15,7 +15,7 @@ from tests.policies.packing import naive
 from tests.policies.packing.packer_scenes import ENVS, random_states, solids_env, variants_of
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.packing import HierarchicalPacker, PackerNetworks, PileValuePacker, PileValues
-from torchrl_gpu.policies.packing.hierarchical.pile_values import _SHIPPED, NAMES, WINDOWS
+from torchrl_gpu.policies.packing.hierarchical.pile_values import NAMES, SHIPPED, WINDOWS
 
 SIZES = [(7, 7), (5, 9), (12, 12), (20, 3), (50, 50)]
 
@@ -152,7 +152,7 @@ def test_batches_of_any_shape_and_no_host_reads() -> None:
 
 
 def test_what_comes_with_the_package_are_weights_of_these_numbers() -> None:
-    held = json.loads(_SHIPPED.read_text(encoding="utf-8"))
+    held = json.loads(SHIPPED.read_text(encoding="utf-8"))
     assert tuple(held["names"]) == NAMES
     torch.testing.assert_close(PileValues().weight, torch.tensor(held["weights"]))
     assert set(held) == {"weights", "names", "commit"}

@@ -151,12 +151,12 @@ def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(
     elif network is not None:
         torch.nn.init.normal_(network.layers[-1].weight)  # some items are likely
         wanted = network(shown["packed_items"], shown["item_id"][:, 0]).detach().softmax(1)
-        shares = policy._shares_after(shown["item_id"][:, 0], shown["packed_items"])
+        shares = policy.shares_after(shown["item_id"][:, 0], shown["packed_items"])
         torch.testing.assert_close(shares, wanted)
     elif isinstance(items, CutBoxes):
         counts = counted(env, 300)
         wanted = torch.stack([following(counts, each) for each in shown.unbind(0)])
-        shares = policy._shares_after(shown["item_id"][:, 0], shown["utilization"])
+        shares = policy.shares_after(shown["item_id"][:, 0], shown["utilization"])
         torch.testing.assert_close(shares, wanted)
     chosen = policy(shown.clone())["action"]
     state, values = env.state_dict(), values_in(tables, shown)
@@ -190,7 +190,7 @@ def test_the_better_half_of_the_placements_meets_more_futures(items: object) -> 
     policy = ExpectedPlacement(env, tables, candidates=4, futures=6, depth=3, sequences=300)
     assert [len(each) for each in policy.draws] == [2, 4]
     known = [] if isinstance(items, RandomBoxes) else [shown["utilization"]]
-    few, more = (policy._futures(each, shown["item_id"][:, 0], *known).tolist() for each in policy.draws)
+    few, more = (policy.draw_futures(each, shown["item_id"][:, 0], *known).tolist() for each in policy.draws)
     chosen = policy(shown.clone())["action"].tolist()
     state, values = env.state_dict(), values_in(tables, shown)
     changed = played = 0
@@ -242,10 +242,10 @@ def test_a_future_for_each_item_is_the_exact_expectation() -> None:
         shown = env.step_and_maybe_reset(env.rand_action(shown))[1]
     policy, heightmap = ExpectedPlacement(env, tables, 2, futures=27), shown["box_heightmap"]
     (draws,) = policy.draws
-    futures = policy._futures(draws, shown["item_id"][:, 0])
+    futures = policy.draw_futures(draws, shown["item_id"][:, 0])
     assert futures.flatten(1).sort(1).values.tolist() == [[*range(27)]] * 4
-    exact = policy._values_ahead(heightmap, torch.ones(4, 1, 27)).mean(2)
-    torch.testing.assert_close(policy._returns(heightmap[:, None], futures).mean(2), exact)
+    exact = policy.values_ahead(heightmap, torch.ones(4, 1, 27)).mean(2)
+    torch.testing.assert_close(policy.returns_of(heightmap[:, None], futures).mean(2), exact)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_a_future_for_each_item_is_the_exact_expectation() -> None:
     [(1, 9, [9]), (2, 9, [9]), (3, 9, [3, 6]), (8, 70, [10, 20, 40]), (8, 1, [1]), (9, 150, [10, 20, 40, 80])],
 )
 def test_parts_of_the_futures(candidates: int, futures: int, parts: list[int]) -> None:
-    draws = expectation._draws(candidates, futures, 3)
+    draws = expectation.latin_draws(candidates, futures, 3)
     assert [len(each) for each in draws] == parts
     for each in draws:
         middles = (torch.arange(len(each)) + 0.5) / len(each)
@@ -269,7 +269,7 @@ def test_futures_go_on_from_what_came() -> None:
     (draws,) = policy.draws
     item, packed = torch.tensor([5, 7]), torch.full((2, 9), -1)
     packed[1, :2] = torch.tensor([3, 26])
-    futures = policy._futures(draws, item, packed)  # (2, 400, 3)
+    futures = policy.draw_futures(draws, item, packed)  # (2, 400, 3)
     shares = network(packed, item).softmax(1)
     counts = torch.stack([each.bincount(minlength=27) for each in futures[..., 0]])
     assert (counts - 400 * shares).abs().max() <= 1  # parts of the probability are equal
@@ -279,7 +279,7 @@ def test_futures_go_on_from_what_came() -> None:
     second = futures[1, futures[1, :, 0] == first, 1]
     error = (len(second) * shares * (1 - shares)).sqrt() + 1
     assert ((second.bincount(minlength=27) - len(second) * shares).abs() < 4 * error).all()
-    assert torch.equal(policy._futures(draws, item, packed), futures)
+    assert torch.equal(policy.draw_futures(draws, item, packed), futures)
 
 
 @pytest.mark.parametrize(
@@ -301,8 +301,8 @@ def test_the_visible_item_is_part_of_what_has_come() -> None:
     env = environment(items=CutBoxes(1, 3, pool=None), include=("z_map",))
     policy = ExpectedPlacement(env, tables_of(env), sequences=300)
     large, small = env.catalogue.volume.argmax(), env.catalogue.volume.argmin()  # 27 and 1 of 125 cells
-    shares = policy._shares_after(torch.stack([large, small, large]), torch.tensor([[0.0], [0.0], [0.5]]))
-    counted = policy._shares
+    shares = policy.shares_after(torch.stack([large, small, large]), torch.tensor([[0.0], [0.0], [0.5]]))
+    counted = policy.sequence_shares
     assert counted is not None
     wanted = [counted[12 * 27 // 125, large], counted[0, small], counted[int(12 * (0.5 + 27 / 125)), large]]
     assert torch.equal(shares, torch.stack(wanted))
@@ -314,7 +314,7 @@ def counted(env: PackingEnv, sequences: int) -> Tensor:
     cut: Any = env.item_sequences
     counts = torch.zeros(12, 27, 27)
     which = torch.arange(sequences)
-    for row in cut.rows(cut.begin(expectation._SEED, which, 0 * which)).tolist():
+    for row in cut.rows(cut.begin(expectation.SEED, which, 0 * which)).tolist():
         came = 0
         for last, after in pairwise(row):
             if after < 0:

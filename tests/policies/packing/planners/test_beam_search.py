@@ -146,7 +146,7 @@ def test_lines_that_differ_in_what_is_left_both_go_on() -> None:
     same = torch.zeros(1, 3, *env.bin.cells)
     left = torch.tensor([[[2, -1], [-1, 2], [3, -1]]])
     lines = Lines(same, torch.zeros(1, 3), torch.zeros(1, 3, dtype=torch.bool), torch.zeros(1, 3).long(), left)
-    assert policy._different(lines).tolist() == [[True, False, True]]
+    assert policy.distinct(lines).tolist() == [[True, False, True]]
 
 
 def line_values(env: PackingEnv, tables: PatchTables, shown: Any, depth: int) -> Tensor:
