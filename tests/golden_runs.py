@@ -1,4 +1,6 @@
-"""Fixed-seed runs whose weights, curves and tables must not change when code is only rearranged.
+"""Fixed-seed runs that must not change when code is only rearranged.
+
+Compared are their weights, curves and tables.
 
 Every shipped config is trained for a few updates, validated, tested and asked for its plans through the command line,
 on one thread of the CPU. Kept are SHA-256 of every tensor in the last checkpoint and its parts (without their names,
@@ -274,7 +276,10 @@ def _last_checkpoint(folder: Path) -> Path:
 
 
 def _write_demonstrations() -> None:
-    """A rule's packings of bins of `CLONING`, and a checkpoint of a network to begin with."""
+    """Write a rule's packings of bins of `CLONING`.
+
+    Also a checkpoint of a network to begin with.
+    """
     from torchrl_gpu.envs import PackingEnv
     from torchrl_gpu.policies import AgentSpace, ClonedChoice, PlacementScores
 
@@ -295,7 +300,10 @@ NOT_NUMBERS = ("machine", "versions", "commit", "arguments", "config", "path", "
 
 
 def contents(checkpoint: Path) -> dict[str, Any]:
-    """Hashes of all tensors of a checkpoint and of the parts beside it, and the counts that go with them."""
+    """Return hashes of all tensors of a checkpoint and its parts.
+
+    Also the counts that go with them.
+    """
     whole = torch.load(checkpoint, weights_only=True)
     weights, optimizers = whole.pop("state_dict"), whole.pop("optimizer_states")
     parts = [torch.load(part, weights_only=True) for part in checkpoint.parent.glob(f"{checkpoint.stem}-*.pt")]
@@ -322,7 +330,10 @@ def tensors(tree: Any) -> Iterator[Tensor]:
 
 
 def hashes(found: Iterable[Tensor]) -> list[str]:
-    """A line for each tensor, sorted: type, shape, and the beginning of the SHA-256 of both and of the bytes."""
+    """Return a line for each tensor, sorted.
+
+    It holds type, shape, and the beginning of the SHA-256 of both and of the bytes.
+    """
     lines = []
     for tensor in found:
         about = f"{str(tensor.dtype).removeprefix('torch.')} {'×'.join(map(str, tensor.shape)) or 'scalar'}"
@@ -345,7 +356,10 @@ def written(folder: Path) -> dict[str, Any]:
 
 
 def curves(path: Path) -> dict[str, list[float]]:
-    """The values of each column of a CSV file that no clock decides, empty cells left out."""
+    """Return the columns of a CSV file that no clock decides.
+
+    Empty cells are left out.
+    """
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     kept = sorted(name for name in rows[0] if not _is_left_out(name))
@@ -353,7 +367,10 @@ def curves(path: Path) -> dict[str, list[float]]:
 
 
 def without_clocks(tree: Any) -> Any:
-    """A tree of plain values without entries that a clock, the machine or the place of a file decides."""
+    """Return a tree of plain values without entries that vary.
+
+    A clock, the machine or the place of a file decides those.
+    """
     if isinstance(tree, Mapping):
         return {name: without_clocks(value) for name, value in tree.items() if not _is_left_out(name)}
     return [without_clocks(each) for each in tree] if isinstance(tree, list) else tree
@@ -371,7 +388,10 @@ def _hash_of(tree: Any) -> str:
 
 
 def differences(recorded: Any, found: Any, where: str = "") -> Iterator[str]:
-    """A line for each place at which what was recorded is missing or is another value; what is new is passed over."""
+    """Return a line for each place that differs from the record.
+
+    What is new is passed over.
+    """
     if isinstance(recorded, Mapping) and isinstance(found, Mapping):
         for name, value in recorded.items():
             place = f"{where}, {name}" if where else str(name)
@@ -402,7 +422,7 @@ def additions(recorded: Any, found: Any, where: str = "") -> Iterator[str]:
 
 
 def unequal_ends(runs: Mapping[str, Any]) -> Iterator[str]:
-    """Differences between the end of a run that was stopped and resumed and that of the same run in one go."""
+    """Return how a resumed run's end differs from that of a run in one go."""
     for resumed, straight in SAME_END.items():
         if {resumed, straight} <= set(runs):
             ends = [runs[name][f"fit-{RUNS[name].updates}"] for name in (straight, resumed)]
@@ -464,7 +484,10 @@ def _git(*words: str) -> str:
 
 
 def played(name: str) -> tuple[dict[str, Any], float]:
-    """A run in a folder of its own, and its seconds; for a process of its own, whose output goes to a file."""
+    """Play a run in a folder of its own, and return its seconds.
+
+    It is for a process of its own, whose output goes to a file.
+    """
     begun, before = time.perf_counter(), Path.cwd()
     with tempfile.TemporaryDirectory(prefix=f"golden-{name}-") as folder:
         os.chdir(folder)
@@ -481,7 +504,10 @@ def played(name: str) -> tuple[dict[str, Any], float]:
 
 
 def play_all(names: Sequence[str], jobs: int) -> dict[str, Any]:
-    """Runs by name. Each has a copy of this process, which has imported everything: that takes longer than a run."""
+    """Play runs by name.
+
+    Each has a copy of this process, which has imported everything: that takes longer than a run.
+    """
     torch.set_num_threads(1)
     runs = {}
     with redirect_stdout(io.StringIO()):
@@ -495,7 +521,10 @@ def play_all(names: Sequence[str], jobs: int) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Records or checks; 1 where something differs."""
+    """Record or check.
+
+    Returns 1 where something differs.
+    """
     args = _arguments(argv)
     names = args.only or list(RUNS)
     runs = play_all(names, args.jobs)

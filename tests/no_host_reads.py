@@ -1,4 +1,7 @@
-"""A mode under which whatever would make the host wait for a GPU is an error, so that a CPU machine can test for it."""
+"""A mode in which everything that waits for a GPU is an error.
+
+A machine without a GPU can test for waits with it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A CUDA device that is not there: tensors that say `cuda:0`, hold real values, and tell when the host waits.
+"""A CUDA device that is not there.
+
+Its tensors say `cuda:0`, hold real values, and tell when the host waits.
 
 What it is for: to run the code that a GPU would run, on a machine without one. Values are real, an operator that mixes
 devices raises as it does on CUDA, and whatever would make the host wait for the device is counted by the line that
@@ -65,7 +67,10 @@ def active() -> bool:
 
 
 def activate() -> None:
-    """Gives this process the device; raises where torch was imported before."""
+    """Give this process the device.
+
+    It raises where torch was imported before.
+    """
     global _active
     if _active:
         return
@@ -95,7 +100,10 @@ def waits() -> AbstractContextManager[Waits]:
 
 
 def launches() -> AbstractContextManager[Launches]:
-    """Counts what the host launches, operators and replays of graphs, while it is open."""
+    """Count what the host launches while it is open.
+
+    Operators and replays of graphs.
+    """
     from tests.pretend.harness.launches import launches
 
     return launches()
@@ -107,7 +115,10 @@ def _compiler() -> list[str]:
 
 
 def _load_driver() -> ctypes.CDLL:
-    """Symbols that torch's own libraries find before those of CUDA, since they are global."""
+    """Load symbols that torch finds before those of CUDA.
+
+    They are global, so its own libraries find them first.
+    """
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, "driver.c"), Path(folder, "libcuda.so.1")
         source.write_text(_DRIVER, encoding="ascii")
@@ -118,7 +129,10 @@ def _load_driver() -> ctypes.CDLL:
 
 
 def pytest_load_initial_conftests() -> None:
-    """As a plugin it is active for the whole process, before a `conftest.py` imports torch."""
+    """Activate the device before a `conftest.py` imports torch.
+
+    As a plugin it is active for the whole process.
+    """
     activate()
 
 

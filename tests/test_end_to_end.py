@@ -1,4 +1,7 @@
-"""The shipped runs as a newcomer starts them: from an empty folder, by name, from `fit` to `predict`."""
+"""The shipped runs as a newcomer starts them.
+
+From an empty folder, by name, from `fit` to `predict`.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +113,10 @@ def write_orders(path: Path) -> None:
 
 
 def write_demonstrations(folder: Path) -> None:
-    """Demonstrations of a rule, and a checkpoint of what was cloned from them: files that configs ask for."""
+    """Write demonstrations of a rule, and a checkpoint cloned from them.
+
+    Configs ask for these files.
+    """
     env = PackingEnv(8, items=CutBoxes(2, 5, "stack", pool=16), orientations="fixed", stability="corners", device="cpu")
     shown = play_rows(suite_for(env, 8, seed=0), DeepestBottomLeft(env), 8)
     memmap.save(shown, folder / "demonstrations")
@@ -122,7 +128,10 @@ def write_demonstrations(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run of `packing_dqn.yaml` that has just finished, by a process of its own."""
+    """The folder of a run of `packing_dqn.yaml` that has just finished.
+
+    The run was a process of its own.
+    """
     path, log = tmp_path_factory.mktemp("newcomer"), tmp_path_factory.mktemp("log") / "log"
     status = forks.run(cli.main, ["fit", *small("packing_dqn.yaml")], log=log, folder=path)
     printed = log.read_text()
@@ -297,7 +306,10 @@ def test_wrong_arguments(error_of: Callable[..., str], args: list[str], message:
 
 
 def poisoned(checkpoint: str, folder: Path, where: str) -> list[str]:
-    """Arguments of `fit` that go on from a copy of a run with other numbers in its environment or its replay."""
+    """Arguments of `fit` that resume from a spoiled copy of a run.
+
+    The copy has other numbers in its environment or its replay.
+    """
     copy, beside = folder / "copy.ckpt", part_of(Path(checkpoint))
     content, kept = (torch.load(path, weights_only=True) for path in (checkpoint, beside))
     if where == "environment":

@@ -1,4 +1,7 @@
-"""New tensors name their dtype and device, so that torch's defaults decide nothing."""
+"""New tensors name their dtype and device.
+
+So torch's defaults decide nothing.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +91,10 @@ SOLIDS |= {"reward": "objective", "stability_judge": "com", "order": "volume", "
 
 
 def packed(backend: str, items: Any, policy: str | None, **settings: Any) -> list[TensorDictBase]:
-    """Observations of an environment in a few steps, by a shipped policy or by the first legal placement."""
+    """Return observations of an environment in a few steps.
+
+    By a shipped policy or by the first legal placement.
+    """
     env = PackingEnv(2, items=items, backend=backend, device="cpu", seed=5, **settings)
     chooser = None if policy is None else PackingPolicy.from_pretrained(policy, "cpu")
     shown = env.reset()

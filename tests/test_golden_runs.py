@@ -1,4 +1,7 @@
-"""Any bit of a tensor or a value is a change of a run, but neither names of tensors nor a clock."""
+"""Any bit of a tensor or a value is a change of a run.
+
+Names of tensors and clocks are not.
+"""
 
 from __future__ import annotations
 

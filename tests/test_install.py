@@ -1,4 +1,7 @@
-"""Installation of a clone: Pythons, a compiler where there is none, and packages without wheels."""
+"""Installation of a clone.
+
+Pythons, a compiler where there is none, and packages without wheels.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Windows, as far as Linux can stand for it: without the names that Windows lacks, everything imports and runs."""
+"""Windows, as far as Linux can stand for it.
+
+Everything imports and runs without the names that Windows lacks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The page "An environment of your own": its thirty lines train, are evaluated, stream and resume, as it says."""
+"""The page "An environment of your own".
+
+Its thirty lines train, are evaluated, stream and resume, as it says.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,10 @@ def test_the_class_has_thirty_lines_and_true_specs(folder: Path, monkeypatch: py
 
 
 def test_arriving_pays_more_than_hovering(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rule that solves the task always earns clearly more than one that goes close and then back and forth."""
+    """Arriving pays more than hovering.
+
+    A rule that solves the task always earns clearly more than one that goes close and then back and forth.
+    """
     monkeypatch.syspath_prepend(folder)
     from point import PointEnv
 

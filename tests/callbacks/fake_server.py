@@ -1,4 +1,7 @@
-"""A server without sockets: who watches is set from outside, what is published is kept."""
+"""A server without sockets, whose viewers are set from outside.
+
+What is published is kept.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ from torchrl_gpu.streaming.web.settings import ServerSettings
 
 
 class FakeServer:
-    """As much of a `StreamServer` as producers use; the last one made stands in `FakeServer.last`."""
+    """As much of a `StreamServer` as producers use.
+
+    The last one made is `FakeServer.last`.
+    """
 
     last: ClassVar[FakeServer | None] = None
 

@@ -1,4 +1,7 @@
-"""Checkpoints: when they are due, which are kept, whose they are, and that none is ever half written."""
+"""Checkpoints: when they are due, which are kept and whose they are.
+
+None is ever half written.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,10 @@ def files(folder: Path) -> set[Path]:
 
 
 def stems(folder: Path) -> set[str]:
-    """Names of whole checkpoints, each with one part; nothing else lies around."""
+    """Return the names of whole checkpoints, each with one part.
+
+    Nothing else may lie around.
+    """
     checkpoints = {path for path in files(folder) if path.suffix == ".ckpt"}
     parts = {part for path in checkpoints for part in parts_of(path)}
     assert len(parts) == len(checkpoints)
@@ -215,7 +221,10 @@ def test_the_best_by_another_measure_is_no_measure(tmp_path: Path) -> None:
 
 
 def test_what_is_no_number_is_never_the_best(tmp_path: Path) -> None:
-    """Nothing is larger or smaller than NaN: had it been kept, no later one would be better."""
+    """Nothing is larger or smaller than NaN.
+
+    Had it been kept, no later checkpoint would be better.
+    """
     callback = saver(monitor="val/luck")
     fit(module(), tmp_path, 12, Luck({6: float("nan"), 12: 0.5}), callback)
     assert best_step(tmp_path) == 12
@@ -296,7 +305,10 @@ def test_one_without_a_place_in_its_run_is_torn(tmp_path: Path, step: Any) -> No
 
 
 def test_what_a_run_saves_after_going_back_is_later(tmp_path: Path) -> None:
-    """Its user has left the checkpoints behind that one; they go first, and `last` never means them."""
+    """Going back leaves behind the checkpoints that came after.
+
+    They are removed first, and `last` never means them.
+    """
     fit(module(), tmp_path, 12, saver(every_n_updates=4, keep=2))
     folder = tmp_path / "checkpoints"
     assert stems(tmp_path) == {"last", "updates-8", "updates-12"}
@@ -466,7 +478,10 @@ class Asks(Callback):
 
 @pytest.fixture
 def default_interrupts() -> Iterator[None]:
-    """Lightning ignores further interrupts after the first, and a shell's background jobs ignore all."""
+    """Restore Python's handler of interrupts.
+
+    Lightning ignores further interrupts after the first, and a shell's background jobs ignore all.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -531,7 +546,10 @@ def test_a_folder_that_cannot_be_written_to_is_told_at_once(tmp_path: Path, monk
 @pytest.mark.usefixtures("default_interrupts")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_fills_its_replay_ends_when_it_is_asked(number: signal.Signals, tmp_path: Path) -> None:
-    """Before the first training step there is nothing to save, and filling may take many minutes."""
+    """A run may be asked to end while its replay is filled.
+
+    There is nothing to save yet, and filling may take many minutes.
+    """
     run, plays = module(warmup_frames=100_000), Counter[str]()
     play = run.extend_replay
 

@@ -1,4 +1,7 @@
-"""The mirror of checkpoints: in the background, through dead storage, and back onto an empty machine."""
+"""The mirror of checkpoints: in the background, through outages, and back.
+
+It also fills an empty machine.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""`ckpt_path` "last" and "best" of a plain Trainer, and what a run that never trains leaves alone."""
+"""`ckpt_path` "last" and "best" of a plain Trainer.
+
+And what a run that never trains leaves alone.
+"""
 
 from __future__ import annotations
 
@@ -198,7 +201,10 @@ def run_of(path: Path) -> str:
 
 
 def test_a_saver_that_is_used_again_saves_a_run_of_its_own(tmp_path: Path) -> None:
-    """The checkpoints of the run before are moved away, and neither overwritten nor mistaken for its own."""
+    """A saver that is used again moves the checkpoints of the run before away.
+
+    They are neither overwritten nor mistaken for its own.
+    """
     again = saver()
     fit(module(), tmp_path, 6, again)
     before = tree(tmp_path / "checkpoints")

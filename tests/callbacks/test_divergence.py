@@ -1,4 +1,7 @@
-"""Runs whose weights stop being numbers: they end, skip or go back, and lose no checkpoint."""
+"""Runs whose weights stop being numbers.
+
+They end, skip or go back, and lose no checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ NAN = float("nan")
 
 
 class Poison(Callback):
-    """Makes a number NaN before an update: of the gradients, or of the weights where these are broken anyway."""
+    """Make a number NaN before an update.
+
+    It is one of the gradients, or of the weights where these are broken anyway.
+    """
 
     def __init__(self, update: int, what: str = "gradients", until: int | None = None, rate_above: float = 0.0) -> None:
         self.updates = range(update, (update if until is None else until) + 1)
@@ -82,7 +88,10 @@ def test_a_full_disk_does_not_hide_what_diverged(tmp_path: Path, monkeypatch: py
 
 
 def test_what_a_checkpoint_notices_is_told_in_full(tmp_path: Path) -> None:
-    """The last update of a training step breaks the weights: its loss was whole, and the checkpoint comes first."""
+    """The last update of a training step breaks the weights.
+
+    Its loss was finite, so the checkpoint notices it first.
+    """
     wanted = r"by update 12: NaN .* does not save .*batches are in .*updates-8"
     with pytest.raises(Diverged, match=wanted) as raised:
         fit(module(), tmp_path, 20, Poison(12), Divergence("back"), saver())
@@ -130,7 +139,10 @@ def test_updates_that_are_skipped_now_and_then_end_nothing(tmp_path: Path, monke
 
 
 def test_a_resumed_run_that_goes_back_again_lowers_rates_again() -> None:
-    """It went back once, was stopped, and is resumed by another process; there it diverges for the first time."""
+    """The rates of a resumed run are lowered from where they were.
+
+    It went back once, was stopped, and diverges for the first time in another process.
+    """
     resumed: Any = Divergence("back")
     resumed.load_state_dict({"rates_taken": 1})
     saver: Any = SimpleNamespace(newest=lambda trainer: Path("last.ckpt"))
@@ -218,7 +230,10 @@ def going_back(poison: str) -> list[str]:
 
 
 def test_a_run_goes_back_with_a_lower_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Update 5 breaks weights unless the learning rate is below a third of what it was: going back twice does it."""
+    """Going back twice lowers the rate far enough.
+
+    Update 5 breaks the weights unless the learning rate is below a third of what it was.
+    """
     monkeypatch.chdir(tmp_path)
     args = [*going_back(", rate_above: 0.0035"), "--model.optimizer.lr=0.01", "--model.lr_scheduler=null"]
     with pytest.warns(UserWarning, match=r"goes back to .*updates-4\.ckpt, learning rate times 0\.5") as told:

@@ -42,7 +42,10 @@ class TimeLimit(Callback):
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Path]:
-    """Makes this process the only task of a job, and `scontrol` a program of a status that notes how it was called."""
+    """Make this process the only task of a job.
+
+    `scontrol` is a program of a given exit status that notes how it was called.
+    """
 
     def begin(status: int) -> Path:
         programs, calls = tmp_path / "programs", tmp_path / "scontrol.calls"

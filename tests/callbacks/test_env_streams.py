@@ -1,4 +1,7 @@
-"""Streams of environments: only what somebody watches is drawn, with metrics that are true of it."""
+"""Streams of environments: only what somebody watches is drawn.
+
+Its metrics are those of the picture.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,10 @@ NAMES = ("env2", "worst", "best", "grid")
 
 
 class Counted:
-    """Five environments whose pictures hold their number, and which count what is asked of them."""
+    """Five environments whose pictures hold their number.
+
+    They count what is asked of them.
+    """
 
     num_envs = 5
 
@@ -206,7 +212,10 @@ class Layered(Counted):
 
 
 class Policy:
-    """Chooses ten times the number of the environment; counts how often it is asked."""
+    """A policy that chooses ten times the number of the environment.
+
+    It counts how often it is asked.
+    """
 
     def __init__(self, has_values: bool = True) -> None:
         self.has_values, self.asked = has_values, 0

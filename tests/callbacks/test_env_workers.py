@@ -1,4 +1,7 @@
-"""Runs whose environments are stepped by workers: the same weights, whoever is killed, and nobody is left behind."""
+"""Runs whose environments are stepped by workers.
+
+They have the same weights whoever is killed, and no process is left behind.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,10 @@ assert default_interrupts
 
 
 class Kills(Callback):
-    """In the middle of a run kills a worker, or interrupts every process of it as a terminal does."""
+    """Kill a worker in the middle of a run.
+
+    Or interrupt every process of the run, as a terminal does.
+    """
 
     def __init__(self, workers: EnvWorkers, who: str) -> None:
         self.workers, self.who, self.pids = workers, who, list[int]()

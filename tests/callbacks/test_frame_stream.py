@@ -1,4 +1,4 @@
-"""A run that is watched is the run that it would have been, and costs what it says."""
+"""A watched run has the same results, and costs what it says."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ Watching = Callable[..., None]
 
 @pytest.fixture
 def watched_by(monkeypatch: pytest.MonkeyPatch) -> Watching:
-    """Makes every server one that is watched so; the callback itself is real."""
+    """Give every server these viewers.
+
+    The callback itself is real.
+    """
 
     def choose(*streams: str) -> None:
         monkeypatch.setattr(frame_stream, "make_server", lambda settings: FakeServer(streams, settings))
@@ -239,7 +242,10 @@ class DrawnTaus(PlacementQuantiles):
 
 
 def agents() -> dict[str, Any]:
-    """Networks whose greedy answer could leave a trace: noise in layers, shares drawn at random."""
+    """Networks whose greedy answer could leave a trace.
+
+    They have noise in layers, or draw shares at random.
+    """
     rainbow = partial(Rainbow, network=partial(PlacementAtoms, num_atoms=5, channels=4, blocks=1))
     iqn = partial(IQN, network=partial(DrawnTaus, channels=4, blocks=1), num_taus=4)
     return {"rainbow": rainbow, "iqn": iqn}
@@ -283,7 +289,10 @@ def test_an_environment_that_is_not_there(tmp_path: Path, watched_by: Watching) 
 
 
 class Visitor(Callback):
-    """Looks at a stream that nobody named while the run goes on, which ends when it has seen a picture."""
+    """Look at a stream that nobody named while the run goes on.
+
+    The run ends when a picture has been seen.
+    """
 
     def __init__(self, stream: FrameStream) -> None:
         self.stream, self.seen = stream, b""

@@ -1,4 +1,7 @@
-"""Checkpoints that cannot be written: a limit on the size of files stands for a full disk, and fails as late."""
+"""Checkpoints that cannot be written.
+
+A limit on the size of files stands for a full disk, and fails as late.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory")
 
 @contextmanager
 def files_end_at(num_bytes: int) -> Iterator[None]:
-    """No file grows beyond that; the interpreter ignores the signal, so that writing fails."""
+    """Let no file grow beyond a size.
+
+    The interpreter ignores the signal, so that writing fails.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
     try:
@@ -43,7 +49,10 @@ def files_end_at(num_bytes: int) -> Iterator[None]:
 
 
 class OnAFullDisk(EpisodeCheckpoint):
-    """Saves after every fourth update; from one update on, up to another, files cannot grow beyond some bytes."""
+    """Save after every fourth update, on a disk that is full for a while.
+
+    From one update to another, files cannot grow beyond some bytes.
+    """
 
     def __init__(self, first: int = 0, behind: int = 0, room: int = 4096) -> None:
         super().__init__(every_n_updates=4)
@@ -73,7 +82,10 @@ def test_a_full_disk_costs_a_warning_and_no_checkpoint(tmp_path: Path) -> None:
 
 
 def no_temporary_files(*args: Any, **kwargs: Any) -> Any:
-    """As `tempfile` fails where the disk of TMPDIR is full; files that name their folder are on another disk."""
+    """Fail as `tempfile` does where the disk of TMPDIR is full.
+
+    Files that name their folder are on another disk.
+    """
     if kwargs.get("dir") is None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/nowhere/tmp")
     return MKSTEMP(*args, **kwargs)

@@ -1,4 +1,7 @@
-"""Figures of the machine: means by hand, what a run logs, and the warning of an idle GPU with its cause."""
+"""Figures of the machine: means by hand, and what a run logs.
+
+A GPU that idles gives a warning with its cause.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +132,10 @@ class Run:
         self.module.episodes += episodes
 
     def step(self, *args: float) -> dict[str, float]:
-        """A training step that takes so many seconds, frames, updates and episodes; what is logged at its end."""
+        """Return what a training step logs.
+
+        It takes the given seconds, frames, updates and episodes.
+        """
         self.logged = {}
         self.callback.on_train_batch_start(self.trainer, self.module, None, 0)
         self.pass_by(*args)  # type: ignore[arg-type]
@@ -176,7 +182,10 @@ def test_a_run_logs_its_rates(tmp_path: Path) -> None:
 
 
 class OnCuda(Tensor):
-    """A tensor of the host that says that it is not, and knows how often it was waited for."""
+    """A tensor of the host that claims to be on CUDA.
+
+    It knows how often it was waited for.
+    """
 
     waits: ClassVar[int] = 0
 

@@ -1,4 +1,4 @@
-"""The record of a run: options that a resumed run has changed, and where results belong."""
+"""The record of a run: changed options, and where results belong."""
 
 from __future__ import annotations
 

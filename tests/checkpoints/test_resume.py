@@ -1,4 +1,7 @@
-"""Checkpoints of strangers: what is wrong with one is told in a line, before or while it is restored."""
+"""Checkpoints of strangers.
+
+What is wrong with one is said in a line, before or while it is restored.
+"""
 
 from __future__ import annotations
 
@@ -141,7 +144,10 @@ SETTINGS: dict[str, tuple[dict[str, Any], int]] = {
 
 
 class Story(Callback):
-    """Diary of steps and validations, each with the step of the curves, the epoch and the batch."""
+    """Diary of steps and validations.
+
+    Each has the step of the curves, the epoch and the batch.
+    """
 
     def __init__(self, told: list[tuple[Any, ...]], ends_at: int = 0) -> None:
         self.told, self.ends_at = told, ends_at

@@ -1,4 +1,7 @@
-"""Checkpoints on storage: whole or not taken, in memory and in a folder, and nothing from there is trusted."""
+"""Checkpoints on storage: whole or not taken.
+
+In memory and in a folder, and nothing from there is trusted.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A subcommand that serves until it is told to end, in a process that starts in a moment."""
+"""A subcommand that serves until it is stopped.
+
+It runs in a process that starts in a moment.
+"""
 
 from __future__ import annotations
 

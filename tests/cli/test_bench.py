@@ -1,4 +1,7 @@
-"""`torchrl-gpu bench packing`: parity is looked for first, and no ratio is given while it fails."""
+"""`torchrl-gpu bench packing`: parity comes before speed.
+
+No ratio is given while parity fails.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Report of the doctor: what was tried just now, why it does not work, and how to try what was not tried."""
+"""Report of the doctor: what works, what does not, and how to try the rest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torchrl_gpu.training.accelerated.graphs import Body, Graph
 
 @pytest.fixture
 def findings(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
-    """The rows of streaming by name, on a machine whose probes say what they are told to."""
+    """The rows of streaming by name, on a machine with pretended probes."""
 
     def find(**problems: str) -> dict[str, doctor.Finding]:
         monkeypatch.setattr(probes, "nvjpeg_problem", lambda _: problems.get("nvjpeg", ""))
@@ -64,7 +64,10 @@ def test_a_package_that_does_not_load_says_why(findings, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def anew(monkeypatch: pytest.MonkeyPatch) -> list[SelfTest]:
-    """Self-tests run as in the doctor, but none in a subprocess; which ran."""
+    """Self-tests that run in this process alone.
+
+    They run as in the doctor, and the fixture lists which ran.
+    """
     tried: list[SelfTest] = []
 
     def apart(test: SelfTest) -> str:

@@ -1,4 +1,6 @@
-"""Lightning's own callbacks, loggers, precisions, profilers and flags, each through the command line on a tiny run.
+"""Lightning's own callbacks, loggers, precisions, profilers and flags.
+
+Each runs through the command line on a tiny run.
 
 Each works or ends with one line. What a new version of Lightning brings makes `test_nothing_of_lightnings_is_left_out`
 fail until it is listed here, and in the table of docs/lightning.md.
@@ -148,7 +150,10 @@ class TinyPacking(OffPolicy):
 
 @pytest.fixture
 def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Fit:
-    """Runs four updates with what a Trainer is to have besides; the one line of an error, None where there is none."""
+    """Run four updates with extra arguments of a Trainer.
+
+    Returns the one line of an error, or None.
+    """
 
     def run(trainer: dict[str, Any], shipped: str | None = None, *args: str) -> str | None:
         trainer = {"accelerator": "cpu", "max_steps": 4, "log_every_n_steps": 1, "logger": False, **trainer}
@@ -178,7 +183,10 @@ def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
 
 def take_one(batch: Any) -> int:
-    """The number of samples of whatever Lightning calls a batch: here the number of a step, or a suite."""
+    """Return the number of samples of what Lightning calls a batch.
+
+    Here that is the number of a step, or a suite.
+    """
     return 1
 
 
@@ -248,7 +256,10 @@ def test_profiler(fit: Fit, profiler: str) -> None:
 
 
 def test_torchs_profiler_has_our_sections(fit: Fit, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """In its table and its trace; beside the figures of the machine."""
+    """The sections are in its table and its trace.
+
+    They stand next to the figures of the machine.
+    """
     profiler = ["--trainer.profiler=PyTorchProfiler", "--trainer.profiler.sort_by_key=cpu_time_total"]
     profiler += ["--trainer.profiler.record_module_names=false", "--trainer.limit_val_batches=0"]
     stats = "--trainer.callbacks+=torchrl_gpu.callbacks.GpuStats"

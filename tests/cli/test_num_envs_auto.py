@@ -1,4 +1,7 @@
-"""`num_envs: auto` in configs: a number by the kind of device, which the run keeps."""
+"""`num_envs: auto` in configs.
+
+A number that depends on the kind of device, which the run keeps.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,10 @@ def build_auto(path: str, *args: str, subcommand: str = "fit") -> PackageCLI:
 
 @pytest.fixture
 def makes_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves out environments, which are not asked for a number that only configs have."""
+    """Leave out environments.
+
+    They are not asked for a number that only configs have.
+    """
     for made in (EnvRun, AfterstateLearning, BehaviourCloning):
         monkeypatch.setattr(made, "make_env", lambda *given: None)
 

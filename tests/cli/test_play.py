@@ -1,4 +1,7 @@
-"""The words `play` and `serve`, as a process: an address is printed, pictures come, SIGTERM ends it cleanly."""
+"""The words `play` and `serve`, as a process.
+
+An address is printed, pictures come, and SIGTERM ends it cleanly.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ JPEG = b"\xff\xd8\xff"
 
 @pytest.fixture
 def serving(tmp_path: Path) -> Iterator[Serving]:
-    """`torchrl-gpu serve` of a heuristic, at any port, with a token from the environment."""
+    """Run `torchrl-gpu serve` of a heuristic, at any port.
+
+    Its token comes from the environment.
+    """
     words = ["serve", *small("packing_dqn.yaml"), "--port", "0", "--speed", "50"]
     with Serving(words, tmp_path / "log", TORCHRL_GPU_TOKEN="sesame") as made:
         yield made

@@ -1,4 +1,7 @@
-"""What a shipped config trains, every command that takes a policy takes, or refuses in one line that says why."""
+"""Every command takes what a shipped config trains.
+
+Or it refuses in one line that says why.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +110,10 @@ def test_serve_policy_refuses_an_environment_of_another_kind(trained: Trained) -
 
 @pytest.mark.parametrize("name", each_of(PACKS))
 def test_pack(name: str, trained: Trained) -> None:
-    """Weights of placements fit any pallet; tables are those of a bin of few cells, and networks of their own bin."""
+    """Weights of placements fit any pallet.
+
+    Tables are those of a bin of few cells, and networks those of their own bin.
+    """
     _, checkpoint = trained(name)
     pallet = Pallet(1.2, 0.8, 1.5, cell=0.1)
     if name == "packing_pallets.yaml":

@@ -1,4 +1,7 @@
-"""`torchrl-gpu record`: what an environment shows and what was done in it, read back."""
+"""`torchrl-gpu record`: what it writes, read back.
+
+An environment's observations and the actions in it.
+"""
 
 from __future__ import annotations
 

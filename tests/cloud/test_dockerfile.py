@@ -1,4 +1,7 @@
-"""The Dockerfile, parsed: nobody here runs Docker. Two stages, no root, no secrets, and files that are there."""
+"""The Dockerfile, parsed, as nobody here runs Docker.
+
+Two stages, no root, no secrets, and files that exist.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A small LeRobotDataset v3 and plain videos, made with PyAV and pyarrow from the published format alone.
+"""A small LeRobotDataset v3 and plain videos.
+
+They are made with PyAV and pyarrow from the published format alone.
 
 Nothing of the package's own writer is used. Every frame has one flat colour that tells its episode and its number.
 """
@@ -40,7 +42,10 @@ def write_video(
     times: Sequence[int] | None = None,
     codec: str = "libx264",
 ) -> Path:
-    """An MP4 file; with B-frames, so that frames are not stored in the order in which they are shown."""
+    """Write an MP4 file.
+
+    With B-frames, so that frames are not stored in the order in which they are shown.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(path, "w", format="mp4") as container:
         stream = container.add_stream(codec, rate=Fraction(fps).limit_denominator(1001))
@@ -58,7 +63,10 @@ def write_video(
 def write_plain(
     folder: Path, name: str, episode: int, length: int, sidecar: Callable[[Path], Any] | None = None
 ) -> Path:
-    """A video of one episode; its actions are written by `sidecar`, which gets the path without a suffix."""
+    """Write a video of one episode.
+
+    `sidecar` writes its actions, and is given the path without a suffix.
+    """
     path = write_video(folder / f"{name}.mp4", [picture(episode, i) for i in range(length)])
     (sidecar or (lambda stem: np.save(stem.with_suffix(".npy"), actions(episode, length))))(folder / name)
     return path

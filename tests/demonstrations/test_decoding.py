@@ -64,7 +64,10 @@ def corrupt(data: bytes) -> bytes:
 
 
 def changed(data: bytes) -> bytes:
-    """A dozen bytes of a picture are others; a decoder that is not told to be strict makes up what they were."""
+    """Change a dozen bytes of a picture.
+
+    A decoder that is not told to be strict makes up what they were.
+    """
     begin = data.index(b"mdat") + 1400
     return data[:begin] + bytes(range(1, 13)) + data[begin + 12 :]
 
@@ -241,7 +244,10 @@ def spoilt(path: Path, wanted: bytes, at: int, *numbers: int) -> Path:
 def test_samples_that_cannot_be_in_a_file_take_no_memory(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """libavformat makes an index of as many as a header of two kilobytes counts: of 10^7, 350 MiB."""
+    """An index in memory is no larger than the file allows.
+
+    libavformat makes one of the length that a header of two kilobytes claims: for 10^7, 350 MiB.
+    """
     path = drawn.write_video(tmp_path / "a.mp4", [drawn.picture(0, i, (16, 16)) for i in range(3)])
     spoilt(path, b"stsz", 12, 1, number)
     monkeypatch.setattr(av, "open", lambda *_, **__: pytest.fail("it was opened"))

@@ -1,4 +1,7 @@
-"""robomimic and Minari: each number where it belongs, and no row behind the last action."""
+"""robomimic and Minari: each number where it belongs.
+
+No row follows the last action.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +75,10 @@ def test_what_does_not_fit_into_memory_is_refused_unread(tmp_path: Path, monkeyp
 
 
 def changed(path: Path, number: int, **places: Any) -> Path:
-    """Other arrays at some places of an episode; None for none there."""
+    """Replace arrays at some places of an episode.
+
+    None leaves an array out.
+    """
     with h5py.File(path, "a") as file:
         for place, values in places.items():
             demo, where = file[f"data/demo_{number}"], place.replace("__", "/")
@@ -192,7 +198,10 @@ def test_a_mask_of_another_form_is_left_out_with_a_word(tmp_path: Path, caplog: 
 
 
 def linked(path: Path, wide: int) -> Path:
-    """Three levels of groups; on each, as many links lead to the next."""
+    """Write three levels of groups.
+
+    On each, the given number of links lead to the next.
+    """
     with h5py.File(path, "w") as file:
         demo = file.create_group("data/demo_0")
         demo["actions"] = np.zeros((1, 1))

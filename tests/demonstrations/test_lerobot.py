@@ -257,7 +257,10 @@ def test_episodes_that_overlap_are_refused(copy: Path) -> None:
 
 
 def drifting(root: Path, per_episode: float, starts: float = 0.0) -> None:
-    """Thirty episodes of four frames in one video; each time in frames is off by so many more than the one before."""
+    """Write thirty episodes of four frames in one video.
+
+    The time of each, in frames, is further off than that of the one before.
+    """
     lengths, frames = [4] * 30, 120
     rows, parts = [], []
     for number, length in enumerate(lengths):
@@ -287,7 +290,10 @@ def video_of(root: Path) -> Path:
 def test_frames_are_counted_where_times_drift(
     per_episode: float, starts: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Times are sums of what containers say of their length (huggingface/lerobot #3177); and a clock may begin late."""
+    """Frames are found by number where times drift.
+
+    Times are sums of what containers say of their length (huggingface/lerobot #3177), and a clock may begin late.
+    """
     drifting(tmp_path, per_episode, starts)
     store = load(tmp_path)
     assert (store.frames.float().mean((1, 2, 3)) - 2 * torch.arange(120)).abs().max() < 1.5

@@ -1,4 +1,7 @@
-"""From files to a store: what is skipped and said, rates and sizes, memory, plain videos."""
+"""From files to a store: what is skipped, rates, sizes and memory.
+
+Plain videos too.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,10 @@ def test_a_folder_of_videos_is_read_in_the_order_of_names(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("rows", "wants"), [(5, 5), (6, 6), (7, 7)])
 def test_frames_and_rows_agree_within_one(tmp_path: Path, rows: int, wants: int) -> None:
-    """Six frames: a last one without a row is left out, a last one that is missing is the one before."""
+    """Frames and rows may differ by one.
+
+    A last frame without a row is left out, and a last one that is missing is the one before.
+    """
     path = drawn.write_plain(
         tmp_path, "a", 0, 6, lambda stem: np.save(stem.with_suffix(".npy"), drawn.actions(0, rows))
     )

@@ -1,4 +1,7 @@
-"""Demonstrations and clip stores on disk: bit for bit, read by tensordict too; what is refused of strangers' ones."""
+"""Demonstrations and clip stores on disk.
+
+They are the same bit for bit, read by tensordict too, and strangers' faulty ones are refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Minari's Arrow: each number where it belongs, no row behind the last action, and nothing broken comes through."""
+"""Minari's Arrow: each number where it belongs.
+
+No row follows the last action, and nothing broken comes through.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Whatever the format, one form; what is broken is refused in a line, nothing in it is run, and nothing crashes."""
+"""Every format gives the same form of demonstrations.
+
+What is broken is refused in a line, nothing in it is run, and nothing crashes.
+"""
 
 from __future__ import annotations
 

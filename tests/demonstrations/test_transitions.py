@@ -1,4 +1,7 @@
-"""One form of demonstrations: rows by number, and a split in which no episode stands on both sides."""
+"""One form of demonstrations: rows by number, and a split.
+
+No episode stands on both sides of the split.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,10 @@ def test_arrays_take_one_form() -> None:
 
 
 def test_a_share_is_one_of_rows() -> None:
-    """Nine in ten episodes are the same one, which counted once was held back in one of two seeds."""
+    """A share is one of rows, not of episodes.
+
+    Nine in ten episodes are the same one, which counted once was held back with one of two seeds.
+    """
     lengths = torch.tensor([4] * 90 + [4] * 10)
     number = torch.cat([torch.zeros(90), torch.arange(1, 11)])
     rows = TensorDict({"action": number.repeat_interleave(4)}, [400])

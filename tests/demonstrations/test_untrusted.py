@@ -136,7 +136,10 @@ def test_pages_are_held_against_the_description(changes: dict[str, int], version
 
 
 def test_pages_of_many_writers(tmp_path: Path) -> None:
-    """Small pages, checksums, statistics of long strings, no compression, dictionaries that grow too large."""
+    """Pages as many writers make them.
+
+    Small ones, checksums, statistics of long strings, no compression, and dictionaries that grow too large.
+    """
     rng, path = np.random.default_rng(0), tmp_path / "a.parquet"
     table = pa.table({"a": rng.integers(0, 9, 3000), "b": rng.normal(size=3000), "c": ["y" * 5000] * 3000})
     for options in ({"data_page_size": 256}, {"compression": "none"}, {"dictionary_pagesize_limit": 64}):

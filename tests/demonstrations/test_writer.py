@@ -82,7 +82,10 @@ WORDS = ("min", "max", "mean", "std", "count", "q01", "q10", "q50", "q90", "q99"
 
 
 def test_episodes_have_the_columns_that_lerobot_appends_to(written: Path) -> None:
-    """lerobot 0.4.4 appended to such a dataset and read it again; `datasets` wants the same columns in every file."""
+    """Every file has the columns that `datasets` needs.
+
+    lerobot 0.4.4 appended to such a dataset and read it again.
+    """
     table = pq.read_table(written / "meta/episodes/chunk-000/file-000.parquet")
     features = json.loads((written / "meta/info.json").read_text())["features"]
     place = {"chunk_index", "file_index"}
@@ -114,7 +117,10 @@ def test_episodes_have_the_columns_that_lerobot_appends_to(written: Path) -> Non
 
 
 def test_statistics_of_a_dataset_are_lerobots_of_its_episodes(written: Path) -> None:
-    """Ends, mean and deviation are those of all rows; quantiles are means over episodes, as in `aggregate_stats`."""
+    """Statistics are computed as `aggregate_stats` does.
+
+    Ends, mean and deviation are those of all rows, quantiles are means over episodes.
+    """
     found = json.loads((written / "meta/stats.json").read_text())
     choices = np.array([7 * i for length in LENGTHS for i in range(length)])
     assert [found["choice"][word] for word in ("min", "max", "count")] == [[0], [28], [12]]

@@ -1,4 +1,6 @@
-"""The blocks of code in the documentation, and the comments before them that say how a test runs them.
+"""The blocks of code in the documentation, and how a test runs them.
+
+The comments before the blocks say how.
 
 A comment `<!-- test: … -->` stands right before a block, where readers do not see it:
 
@@ -45,7 +47,10 @@ class Block:
         return f"{self.page.relative_to(ROOT) if self.page.is_relative_to(ROOT) else self.page.name}:{self.line}"
 
     def run_as(self) -> str:
-        """The text as a test runs it; ValueError where what was to be replaced is not there."""
+        """Return the text as a test runs it.
+
+        ValueError where text to be replaced is missing.
+        """
         text = self.text
         for old, new in self.replaced:
             if old not in text:
@@ -55,7 +60,9 @@ class Block:
 
 
 def blocks(page: Path, text: str | None = None) -> list[Block]:
-    """The blocks of a page in their order; its text is read from the file by default.
+    """The blocks of a page in their order.
+
+    The page's text is read from its file by default.
 
     ValueError where a comment says something else than what stands above, or stands before no block.
     """

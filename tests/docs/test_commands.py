@@ -1,4 +1,7 @@
-"""Every `lightning …` and `torchrl-gpu …` in the documentation is taken by the program as it stands."""
+"""Every command line in the documentation is accepted by its program.
+
+Those of `lightning …` and `torchrl-gpu …`, as they stand.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ MADE = (".ckpt", ".json", ".pt")  # of files that a command names, which are the
 
 
 class Parsed(BaseException):
-    """A command line has been taken; what it would do next is not done."""
+    """Signal that a command line has been accepted.
+
+    What the command would do next is not done.
+    """
 
 
 def found() -> dict[tuple[str, ...], str]:
@@ -60,7 +66,10 @@ def only_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def joined() -> dict[str, list[tuple[str, ...]]]:
-    """Command lines that run or evaluate a config by its name, each of the others by itself."""
+    """Join the command lines that use a config by its name.
+
+    Each of the others stands by itself.
+    """
     groups: dict[str, list[tuple[str, ...]]] = {}
     for words in COMMANDS:
         runs = words[0] == "lightning" or words[1] == "evaluate"
@@ -147,7 +156,10 @@ TEXT = {".py", ".md", ".toml", ".yaml", ".yml", ".ipynb", ".js", ".html", ".txt"
 
 
 def bare_installs(text: str) -> list[str]:
-    """Installs of the package by its name alone, which pip looks for on a public registry."""
+    """Installs of the package by its name alone.
+
+    pip would look for that on a public registry.
+    """
     return [each.group() for each in BARE.finditer(text) if not SAFE.match(each["rest"])]
 
 

@@ -31,7 +31,10 @@ def words(page: Path) -> Iterator[str]:
 
 
 def missing(word: str, page: Path) -> str:
-    """Thing that a word names and that is not there; empty where all is."""
+    """Return the thing that a word names and that does not exist.
+
+    Empty where all exist.
+    """
     made = {block.file for block in blocks(page)}
     for name, test in re.findall(r"([\w./-]+\.(?:py|cpp|h))\b(?:::(\w+))?", word):
         found = [path for path in FILES if path.endswith(f"/{name}")]
@@ -47,7 +50,10 @@ def missing(word: str, page: Path) -> str:
 
 @functools.cache
 def is_option(name: str) -> bool:
-    """True of an option of some program: of a config by its last part, which some constructor must take."""
+    """Tell whether a word is an option of some program.
+
+    An option of a config is known by its last part, which some constructor must take.
+    """
     head, last = name.partition(".")[0], name.rpartition(".")[2]
     if head == "trainer":
         return last in {*inspect.signature(Trainer).parameters, "trainer"} or f"{last}:" in TEXT

@@ -1,4 +1,7 @@
-"""Every block of code in the README and the documentation is run, or says before it why not."""
+"""Every block of code in the README and the documentation is run.
+
+Or it says before it why not.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ KINDS = {"python", "bash", "yaml", "text", "toml"}
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder to run in; modules that are imported from it are forgotten afterwards."""
+    """An empty folder to run in.
+
+    Modules that are imported from it are forgotten afterwards.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     before = set(sys.modules)
@@ -30,7 +36,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def run(block: Block, names: dict[str, object]) -> None:
-    """Runs a block; errors and asserts point to the line of the page."""
+    """Run a block.
+
+    Errors and asserts point to the line of the page.
+    """
     for text, offset in ((block.before, 0), (block.run_as(), block.line - 1)):
         tree = ast.parse(text, str(block.page))
         exec(compile(ast.increment_lineno(tree, offset), str(block.page), "exec"), names)

@@ -32,7 +32,10 @@ def small(notebook: Any) -> list[str]:
 
 
 def run_cells(ipython: Path) -> None:
-    """Runs them as a kernel does, in a loop of asyncio, and says which pictures they end with."""
+    """Run cells as a kernel does, in a loop of asyncio.
+
+    Returns the pictures that they end with.
+    """
     os.environ["IPYTHONDIR"] = str(ipython)
     from IPython.core.interactiveshell import InteractiveShell
 

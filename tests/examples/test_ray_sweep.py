@@ -1,4 +1,7 @@
-"""The sweep on a local cluster of two workers, one of which is killed in the middle: its trial loses nothing."""
+"""The sweep on a local cluster of two workers.
+
+One of them is killed in the middle, and its trial loses nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ SAVER = "{class_path: torchrl_gpu.callbacks.EpisodeCheckpoint, init_args: {every
 
 
 class KilledOnce(Callback):
-    """Kill −9 of the worker that trains with seed 1, behind its second checkpoint; a file remembers that it was."""
+    """Kill the worker that trains with seed 1 after its second checkpoint.
+
+    A file remembers that this was done.
+    """
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
         once = Path(trainer.default_root_dir) / "killed"

@@ -1,4 +1,7 @@
-"""Scenes of real simulators: a policy out of a file drives each, and its camera is seen."""
+"""Scenes of real simulators.
+
+A policy from a file drives each, and its camera is seen.
+"""
 
 from __future__ import annotations
 

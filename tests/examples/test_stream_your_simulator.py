@@ -1,4 +1,7 @@
-"""The example shows its streams to whoever comes, and ends by itself when it is told how long to run."""
+"""The example shows its streams to every visitor.
+
+It ends by itself when it was given a time to run.
+"""
 
 from __future__ import annotations
 

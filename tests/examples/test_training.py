@@ -1,4 +1,7 @@
-"""The examples that train: each learns, says on which device, and goes on with what it wrote."""
+"""The examples that train.
+
+Each learns, says on which device, and goes on with what it wrote.
+"""
 
 from __future__ import annotations
 

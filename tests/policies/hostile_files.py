@@ -1,4 +1,6 @@
-"""Two hundred files that are no policy: made from a seed, then loaded in another process.
+"""Two hundred files that are no policy.
+
+They are made from a seed, then loaded in another process.
 
 `main` prints a line of JSON for each: how loading ended ("refused", "loaded", an exception, a signal), the message, and
 the peak of memory. Code that runs when a file is unpickled or imported leaves a file `ran` in the folder.
@@ -84,7 +86,10 @@ def truncated(rng: random.Random, path: Path, sources: Sources) -> None:
 
 
 def flipped(rng: random.Random, path: Path, sources: Sources) -> None:
-    """A bit of what an entry of the archive holds, of its name, or of the directory's ends."""
+    """Flip a bit of an archive.
+
+    It is one of an entry's content, of its name, or of the directory's ends.
+    """
     changed = bytearray(sources.bytes)
     with zipfile.ZipFile(io.BytesIO(sources.bytes)) as archive:
         entry = rng.choice([each for each in archive.infolist() if each.file_size])
@@ -298,7 +303,10 @@ def entangled(rng: random.Random, path: Path, sources: Sources) -> None:
 
 
 def clones(rng: random.Random, path: Path, sources: Sources) -> None:
-    """Hostile clones: records, weights and statistics that are none, and code where they should be."""
+    """Hostile clones.
+
+    Records, weights and statistics that are none, and code where they should be.
+    """
     kind = rng.choice(["washes", "alone", "plain"])
     content, _, _ = checkpoints.cloned(kind)
     weights = "model_state_dict" if kind == "plain" else "state_dict"
@@ -368,7 +376,10 @@ def made(folder: Path, seed: int = 0) -> Iterator[Path]:
 
 
 def ended(path: Path) -> dict[str, Any]:
-    """Outcome of loading a file, its message, and the peak memory of the process, in MiB."""
+    """Return the outcome of loading a file.
+
+    Also its message, and the peak memory of the process, in MiB.
+    """
     end, said = "loaded", ""
     try:
         load_policy(path, "cpu")
@@ -381,7 +392,10 @@ def ended(path: Path) -> dict[str, Any]:
 
 
 def main(folder: Path) -> None:
-    """Makes and tries them; the first line is of a good file."""
+    """Make the files and try them.
+
+    The first line printed is of a good file.
+    """
     sys.path.append(str(folder))  # for the stranger's module
     good, packs = folder / "good.ckpt", folder / "packs.ckpt"
     good.write_bytes(Sources(folder).bytes)

@@ -1,4 +1,7 @@
-"""As much of a navigation environment as agents look at, and made-up states and transitions of it."""
+"""As much of a navigation environment as agents look at.
+
+And made-up states and transitions of it.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +77,10 @@ def networks_for(agent: str) -> dict[str, Callable]:
 
 
 def make(agent: str, *, seed: int = 0, spec: Any = None, **changes: Any) -> Agent:
-    """An agent with the published networks, and targets that differ from what they follow."""
+    """Build an agent with the published networks.
+
+    Its targets differ from what they follow.
+    """
     torch.manual_seed(seed)
     space = spec if isinstance(spec, AgentSpace) else AgentSpace.of(spec or spec_for(agent))
     made = getattr(policies, agent)(space, **{**networks_for(agent), **changes})
@@ -85,7 +91,10 @@ def make(agent: str, *, seed: int = 0, spec: Any = None, **changes: Any) -> Agen
 
 
 def states(*batch: int, version: str = "v3", num_actions: int | None = 25, seed: int = 1) -> TensorDict:
-    """Made-up states: objects come and go, about half of the actions are legal, clearances from 0 to 20 m."""
+    """Return made-up states.
+
+    Objects come and go, about half of the actions are legal, clearances are from 0 to 20 m.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         size, objects = SIZES[version]
@@ -124,7 +133,10 @@ def transitions(agent: str, *batch: int, version: str = "v3", seed: int = 2, **c
 
 
 def grouped(seen: TensorDict) -> TensorDict:
-    """States (N, R) as an environment shows them: robots in their group, more at the root."""
+    """Return states (N, R) as an environment shows them.
+
+    Robots are in their group, more is at the root.
+    """
     n = seen.shape[0]
     return TensorDict({"robots": seen, "episode_step": torch.zeros(n, 1, dtype=torch.int64)}, [n])
 

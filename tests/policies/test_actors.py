@@ -1,4 +1,7 @@
-"""Actors: squashing into bounds, and what they say of their actions, against torch's and TorchRL's distributions."""
+"""Actors: squashing into bounds, and their log-probabilities.
+
+Compared with torch's and TorchRL's distributions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Behaviour cloning: statistics in and out, the losses by hand, and greedy choices among legal actions."""
+"""Behaviour cloning: statistics, losses and greedy choices.
+
+Losses are by hand, choices are among legal actions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Masked epsilon-greedy: the schedule, the distribution of what it draws, and that it draws on the device."""
+"""Masked epsilon-greedy: its schedule and its distribution.
+
+It draws on the device.
+"""
 
 from __future__ import annotations
 

@@ -318,7 +318,10 @@ def test_two_hundred_hostile_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_a_policy_reads_is_in_its_keys(tmp_path: Path) -> None:
-    """Actions of robots that take no part were 0 here, and up to 0.066 in a graph, which knew nothing of `active`."""
+    """A graph knew nothing of `active`.
+
+    Actions of robots that take no part were 0 here, and up to 0.066 there.
+    """
     path, agent = checkpoints.saved(tmp_path, "SAC navigates")
     policy, seen = load_policy(path, "cpu"), checkpoints.observations(agent, 8)
     assert 0 < seen["active"].sum() < 8

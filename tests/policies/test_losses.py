@@ -129,7 +129,10 @@ def test_chances_still_sum_to_1_and_means_are_kept_inside() -> None:
 
 
 def steps(n: int = 6, length: int = 17, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Trajectories with terminations, and with ends that are none, inside and at their last step."""
+    """Return trajectories with terminations.
+
+    Others are cut off, inside and at their last step.
+    """
     random = torch.Generator().manual_seed(seed)
     shape = (n, length, 1)
     found = {name: torch.randn(shape, generator=random) for name in ("reward", "value", "next_value")}

@@ -1,4 +1,7 @@
-"""Agent spaces, read from an environment's specifications; they are plain data."""
+"""Agent spaces, read from an environment's specifications.
+
+They are plain data.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Weights from outside: what is learned or drawn is in them, and what is set is not."""
+"""Weights from outside.
+
+What is learned or drawn is in them, and what is set is not.
+"""
 
 from __future__ import annotations
 

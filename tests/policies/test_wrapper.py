@@ -1,4 +1,7 @@
-"""One wrapper for every agent: any batch, in a group or at the root, greedy or exploring, saved, compiled."""
+"""One wrapper for every agent.
+
+Any batch, in a group or at the root, greedy or exploring, saved, compiled.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,10 @@ SPACE = AgentSpace("test", (), {"x": ((1,), "float32")}, low=(-1e9,), high=(1e9,
 
 
 class Doubles(TensorDictModuleBase):
-    """Twice the observation; waits where it is told to, and fails over numbers below 0."""
+    """A policy that doubles the observation.
+
+    It waits when told to, and fails at numbers below 0.
+    """
 
     def __init__(self) -> None:
         super().__init__()

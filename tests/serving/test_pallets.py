@@ -1,4 +1,7 @@
-"""Packing sessions over HTTP and WebSocket: by the client in the documentation, by many at once, and by strangers."""
+"""Packing sessions over HTTP and WebSocket.
+
+By the client in the documentation, by many at once, and by strangers.
+"""
 
 from __future__ import annotations
 

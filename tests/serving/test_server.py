@@ -253,7 +253,7 @@ class Held(TensorDictModuleBase):
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Held, StreamServer, asking.InProgress]]:
-    """A policy that decides once it may, its server, and the answers that this is making."""
+    """A policy that decides once it may, its server, and its open requests."""
     in_progress = asking.InProgress()
     monkeypatch.setattr(asking, "InProgress", lambda: in_progress)
     module = Held()
@@ -348,7 +348,10 @@ def test_a_hangup_is_taken_once() -> None:
 
 
 def test_a_flag_is_waited_for_while_a_handler_sets_it() -> None:
-    """An event's lock is held by whoever begins to wait, whom its handler would then wait for: here at any moment."""
+    """A wait does not block the handler that sets the flag.
+
+    Whoever begins to wait holds an event's lock, and the handler would wait for it: here at any moment.
+    """
     flag, end = Flag(), time.monotonic() + 0.05
     assert not flag.wait(0.05)
     assert time.monotonic() >= end

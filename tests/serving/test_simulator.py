@@ -1,4 +1,7 @@
-"""A policy drives a scene: what it decides is done, and pictures are drawn only for whoever wants them."""
+"""A policy drives a scene.
+
+What it decides is done, and pictures are drawn only for viewers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Clients of the stream server, written from docs/streaming-protocol.md alone: no module of ours."""
+"""Clients of the stream server, written from its documentation.
+
+From docs/streaming-protocol.md alone, with no module of the package.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ import aiohttp
 
 
 class SocketClient:
-    """A viewer on the WebSocket: acknowledges every picture, and keeps what it is told.
+    """A viewer on the WebSocket.
+
+    It acknowledges every picture, and keeps what it is sent.
 
     Args:
         address: Of the server, such as "http://localhost:8080".
@@ -46,7 +51,10 @@ class SocketClient:
         await self.socket.send_str(json.dumps({"type": kind, **fields}))
 
     async def hear(self) -> bool:
-        """Takes the next message in; false where the server has closed instead."""
+        """Take the next message in.
+
+        Returns false where the server has closed instead.
+        """
         message = await self.socket.receive(20)
         if message.type is aiohttp.WSMsgType.BINARY:
             header, payload = take_apart(message.data)
@@ -113,7 +121,7 @@ class PeerClient:
         self.timestamps: set[int] = set()
 
     async def connect(self, stream: str) -> dict[str, Any]:
-        """Makes the offer; the server's answer."""
+        """Make the offer and return the server's answer."""
         import aiortc
 
         self.connection.addTransceiver("video", direction="recvonly")

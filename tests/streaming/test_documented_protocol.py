@@ -58,7 +58,10 @@ def test_the_page_names_the_limits() -> None:
 
 @pytest.mark.parametrize("said", protocol.VIEWER_MESSAGES)
 def test_the_page_names_every_field_that_a_message_needs(said: str) -> None:
-    """A message of the fields that the page names is understood, and the values in it are of the kind it says."""
+    """A message of the fields that the page names is understood.
+
+    The values in it are of the kind that the page says.
+    """
     examples = {
         "`seq`": {"seq": 7},
         "`stream`": {"stream": "main", "codec": "h264", "fps": 0.1},

@@ -37,7 +37,10 @@ def hub_of(stream_server: StreamServer) -> Hub:
 
 
 def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Result of a coroutine; fails if it takes too long."""
+    """Return the result of a coroutine.
+
+    Fails if it takes too long.
+    """
     return asyncio.run(asyncio.wait_for(coroutine, 3 * TIMEOUT))
 
 
@@ -55,7 +58,10 @@ def encoded(
 
 
 def counted(hub: Hub, name: str, **labels: str) -> float:
-    """Value of a metric as Prometheus reads it; 0 where nothing has been counted."""
+    """Return the value of a metric as Prometheus reads it.
+
+    0 where nothing has been counted.
+    """
     return hub.metrics.registry.get_sample_value(f"{PREFIX}{name}", labels) or 0.0
 
 
@@ -67,7 +73,10 @@ def address(server: StreamServer, path: str = "", query: str = "") -> str:
 
 @contextlib.contextmanager
 def producing(server: StreamServer, stream: str = "main", frame: np.ndarray | None = None) -> Iterator[list[int]]:
-    """Publishes from a thread whenever somebody waits, step by step; gives the steps so far."""
+    """Publish from a thread whenever somebody waits.
+
+    Step by step, and the list holds the steps so far.
+    """
     steps: list[int] = []
     errors: list[Exception] = []
     stop = threading.Event()
@@ -104,7 +113,10 @@ async def session(token: str | None = None, **arguments: Any) -> AsyncIterator[a
 async def get(
     server: StreamServer, path: str, token: str | None = None, body: bytes | None = None, **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
-    """Status, header and body of the answer to a GET, or to a POST of a body; redirections are not followed."""
+    """Return status, header and body of the answer to a request.
+
+    A GET, or a POST of a body, and redirections are not followed.
+    """
     given: dict[str, Any] = {"data": body, "headers": headers, "allow_redirects": False}
     async with (
         session(token) as client,
@@ -133,14 +145,20 @@ class Viewer:
         await self.say("watch", stream=stream, codec=codec, fps=fps)
 
     async def picture(self, *, ack: bool = True) -> tuple[dict[str, Any], bytes]:
-        """The next picture; texts that come before are kept."""
+        """Return the next picture.
+
+        Texts that come before are kept.
+        """
         header, payload = await self.next_message(lambda message: isinstance(message, tuple))
         if ack:
             await self.say("ack", seq=header["seq"])
         return header, payload
 
     async def text(self, kind: str) -> dict[str, Any]:
-        """The next text of a type; pictures that come before are acknowledged and lost."""
+        """Return the next text of a type.
+
+        Pictures that come before are acknowledged and lost.
+        """
         for i, text in enumerate(self.texts):
             if text["type"] == kind:
                 return self.texts.pop(i)
@@ -149,7 +167,10 @@ class Viewer:
         return message
 
     async def quiet(self) -> None:
-        """Waits until the server has heard all that was said; pictures that are on their way stay there."""
+        """Wait until the server has heard all that was sent.
+
+        Pictures that are on their way stay there.
+        """
         marker = float(np.random.default_rng().integers(1 << 40))
         await self.say("ping", t=marker)
         while (await self.text("pong"))["t"] != marker:
@@ -180,7 +201,10 @@ class Viewer:
 
 @contextlib.asynccontextmanager
 async def viewer(server: StreamServer, token: str | None = None, **arguments: Any) -> AsyncIterator[Viewer]:
-    """A connected viewer that has been greeted; its greeting is the first of its texts."""
+    """A connected viewer that has been greeted.
+
+    Its greeting is the first of its texts.
+    """
     async with session(token) as client, client.ws_connect(address(server, "ws"), **arguments) as socket:
         guest = Viewer(socket)
         await guest.next_message(lambda message: isinstance(message, dict) and message["type"] == "hello")
@@ -197,7 +221,10 @@ async def watching(server: StreamServer, codec: Codec = "jpeg") -> AsyncIterator
 
 
 def only_loopback() -> bool:
-    """True where this machine has no address but its own, by which ICE finds no way: 127.0.0.1 is never a candidate."""
+    """Tell whether this machine has no address but loopback.
+
+    ICE finds no way then: 127.0.0.1 is never a candidate.
+    """
     import aioice.ice
 
     return not aioice.ice.get_host_addresses(use_ipv4=True, use_ipv6=True)

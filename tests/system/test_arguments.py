@@ -1,4 +1,7 @@
-"""Arguments that users give: what is taken, as what, and what the message says of the rest."""
+"""Arguments that users give.
+
+What is taken, as what, and what the message says of the rest.
+"""
 
 from __future__ import annotations
 

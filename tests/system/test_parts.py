@@ -1,4 +1,7 @@
-"""Files and folders that are written beside their place, and the locks that keep one program from another."""
+"""Files and folders that are written next to their place.
+
+Locks keep one program from another.
+"""
 
 from __future__ import annotations
 

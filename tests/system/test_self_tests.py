@@ -1,4 +1,7 @@
-"""Self-tests: their results, failures that end only their subprocess, and the cache."""
+"""Self-tests: their results, their subprocesses and the cache.
+
+A failure ends only its subprocess.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Shipped configs in small, each run in a process of its own, so that it can be killed at any moment."""
+"""Shipped configs in small, each run in a process of its own.
+
+So it can be killed at any moment.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ NAMES = configs.names()
 
 
 def arguments(name: str, folder: Path, updates: int = UPDATES) -> list[str]:
-    """Of a run of so many updates that saves whenever it can, and logs every training step as CSV."""
+    """Arguments of a run of some updates.
+
+    It saves whenever it can, and logs every training step as CSV.
+    """
     by_worlds = name.startswith("navigation_") or name == "ppo_marine.yaml"
     few = test_configs.shortened(name, folder) if by_worlds else test_end_to_end.small(name)
     few = [each for each in few if "max_steps" not in each or "model." in each or "data." in each]
@@ -109,7 +115,10 @@ def curves(folder: Path) -> list[list[dict[str, str]]]:
 
 
 def rows(path: Path) -> list[dict[str, str]]:
-    """Lines of a table, without the last one where it has been torn; empty cells left out."""
+    """Return the lines of a table, without a last one that is torn.
+
+    Empty cells are left out.
+    """
     lines = path.read_text(encoding="utf-8").split("\n")
     found = list(csv.DictReader(lines[:-1]))
     return [{name: value for name, value in row.items() if value} for row in found]

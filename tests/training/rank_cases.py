@@ -1,4 +1,7 @@
-"""A small run of every module, for one process or for one of several; and rows that an update is given."""
+"""A small run of every module, for one process or one of several.
+
+And rows that an update is given.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +103,10 @@ def write_rows(folder: Path) -> None:
 
 
 def callbacks(name: str) -> list[Callback]:
-    """Checkpoints at half of the run and, of cloning, a stop that must come at the same step everywhere."""
+    """Return the callbacks of a run: checkpoints at half of it.
+
+    In cloning also a stop that must come at the same step everywhere.
+    """
     saver = EpisodeCheckpoint(every_n_updates=STEPS // 2, keep=100)
     stop = EarlyStopping("val/loss", patience=50, check_on_train_epoch_end=False)
     return [saver, stop] if name == "cloning" else [saver]
@@ -143,7 +149,10 @@ def draw(name: str, folder: Path) -> dict[str, torch.Tensor]:
 
 
 class Given(Callback):
-    """Updates from rows that are given, in place of what is played; keeps the gradient."""
+    """Make updates from given rows in place of played ones.
+
+    It keeps the gradient.
+    """
 
     def __init__(self, rows: dict[str, torch.Tensor], rank: int, processes: int) -> None:
         share = len(next(iter(rows.values()))) // processes

@@ -1,4 +1,7 @@
-"""Runs of one of two nodes, as torchrun starts them; test_ranks.py looks at what they leave."""
+"""Runs of one of two nodes, as torchrun starts them.
+
+test_ranks.py looks at what they leave.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ TOLD: dict[str, Any] = {}
 
 
 class Watch(Callback):
-    """Notes after each update if all processes have the same weights, to the last bit, and who streams."""
+    """Note after each update if all processes have the same weights.
+
+    To the last bit, and who streams.
+    """
 
     def __init__(self) -> None:
         self.agreed: list[bool] = []
@@ -56,7 +62,10 @@ def whole(name: str) -> None:
 
 
 class Averages(Callback):
-    """Notes after each update if all processes have the same average, to the last bit, and others than the weights."""
+    """Note after each update if all processes have the same average.
+
+    To the last bit, and if it differs from the weights.
+    """
 
     def __init__(self) -> None:
         self.agreed: list[bool] = []
@@ -95,7 +104,10 @@ def given(name: str) -> None:
 
 
 def by_episodes() -> None:
-    """Processes pass multiples of episodes at different steps, as their seeds differ; the first one decides."""
+    """The first process decides when a checkpoint is due.
+
+    Processes pass multiples of episodes at different steps, as their seeds differ.
+    """
     saver = EpisodeCheckpoint(every_n_episodes=2, keep=100)
     made = tiny.fit(tiny.module(env={"seed": 1}), FOLDER / "by episodes", 12, saver, **TWO)
     logged = {key: value.item() for key, value in made.trainer.callback_metrics.items() if key.startswith("train/")}

@@ -33,7 +33,10 @@ def check_checkpoint(path: Path, module: nn.Module | None = None) -> None:
 
 
 def everything(checkpoint: Path) -> dict[str, Any]:
-    """All that a run consists of: weights, targets, optimizer, schedule, environment, generators, replay."""
+    """Return all that a run consists of.
+
+    Weights, targets, optimizer, schedule, environment, generators, replay.
+    """
     return without_replay(checkpoint) | {"replay": torch.load(part_of(checkpoint), weights_only=True)["replay"]}
 
 
@@ -54,7 +57,10 @@ def as_if_saved_on_cuda(checkpoint: Path) -> Path:
 
 
 def differences(ours: Any, theirs: Any, where: str = "") -> list[str]:
-    """Places at which two trees of tensors and plain values are not the same, bit by bit."""
+    """Return the places at which two trees differ by a bit.
+
+    They hold tensors and plain values.
+    """
     if isinstance(ours, dict):
         if set(ours) != set(theirs):
             return [f"{where}: {sorted(set(ours) ^ set(theirs))}"]

@@ -1,4 +1,7 @@
-"""Learning of afterstate values: against a naive twin, resumed to the last bit, and as a run of Lightning's."""
+"""Learning of afterstate values.
+
+Against a naive twin, resumed to the last bit, and as a run of Lightning's.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +79,10 @@ def fit(
 
 @pytest.mark.parametrize("lam", [0.0, 0.6, 1.0])
 def test_a_sweep_is_that_of_a_naive_twin(lam: float, tmp_path: Path) -> None:
-    """Written from the definition: one step of one trajectory after the other, returns summed forwards."""
+    """Against a twin written from the definition.
+
+    One step of one trajectory after the other, with returns summed forwards.
+    """
     made = module(lam=lam, sweeps=1, rate=0.3)
     twin = PatchTables(made.space, ["2x2", "1x3"])
     g = torch.Generator().manual_seed(5)
@@ -157,7 +163,10 @@ def test_goals_are_returns_summed_forwards(lam: float) -> None:
 
 
 def test_the_network_learns_and_the_tables_stay(tmp_path: Path) -> None:
-    """From tables that know nothing: the network finds what a bin is worth by how full it is."""
+    """The network learns from tables that know nothing.
+
+    It finds what a bin is worth by how full it is.
+    """
     made = refined(rollout_steps=24, sweeps=8)
     weight, errors = made.tables.weight.clone(), []
     for steps in (8, 240):
@@ -299,7 +308,10 @@ def test_environments_that_it_cannot_learn_in(env: Any, message: str) -> None:
 
 
 def test_the_training_step_reads_nothing_back(tmp_path: Path) -> None:
-    """By the operators that a GPU runs; what is made once is made before."""
+    """The operators that a GPU runs read nothing back.
+
+    What is made once is made before.
+    """
     made = AfterstateLearning(environment(backend="eager"), partial(PatchTables, patches=["2x2", "3x3:1"]))
     with mock.patch.object(native, "runs_on", return_value=False):
         fit(made, tmp_path, 1)

@@ -1,4 +1,7 @@
-"""Every agent that learns from replay: it trains, is evaluated, waits for no device, resumes, chooses what is legal."""
+"""Every agent that learns from replay.
+
+It trains, is evaluated, waits for no device, resumes, and chooses what is legal.
+"""
 
 from __future__ import annotations
 

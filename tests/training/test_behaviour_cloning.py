@@ -1,4 +1,7 @@
-"""Behaviour cloning as Lightning runs it: it learns, stops early, resumes bit for bit, refuses what does not fit."""
+"""Behaviour cloning as Lightning runs it.
+
+It learns, stops early, resumes bit for bit, and refuses what does not fit.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The shipped runs of robots and dishes, shortened: what the commands of `lightning` do with them."""
+"""The shipped runs of robots and dishes, shortened.
+
+What the commands of `lightning` do with them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ FILM = ["--trainer.callbacks+=torchrl_gpu.callbacks.TrainingFilm", "--trainer.ca
 
 
 def shortened(name: str, folder: Path, **more: Any) -> list[str]:
-    """Arguments of a run of a few updates with few, short episodes; everything else is as shipped."""
+    """Arguments of a run of a few updates with few, short episodes.
+
+    Everything else is as shipped.
+    """
     options: dict[str, Any] = {
         "model.env.num_envs": 4,
         "data.steps_per_epoch": 2,

@@ -1,4 +1,7 @@
-"""Every number and word that a config reaches: outside its meaning it is refused at construction, in one line."""
+"""Every number and word that a config reaches.
+
+Outside its meaning it is refused at construction, in one line.
+"""
 
 from __future__ import annotations
 

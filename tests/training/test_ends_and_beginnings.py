@@ -1,4 +1,7 @@
-"""Small promises about the end of a run and about going on from it: each fault in one plain line."""
+"""Small promises about the end of a run and about resuming it.
+
+Each fault is said in one plain line.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +90,10 @@ def test_epochs_that_are_over_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("steps", "told"), [(4, False), (3, True)])
 def test_a_cut_within_a_training_step_is_told(steps: int, told: bool, tmp_path: Path) -> None:
-    """Of two updates a training step. Where nothing is told a run that goes on is the one that never stopped."""
+    """A cut within a training step of two updates is reported.
+
+    Without a report, a resumed run is the same as one that never stopped.
+    """
     with Lines() as lines:
         fit(module(), tmp_path / "cut", steps, EpisodeCheckpoint())
     said = [line for line in lines if "within a training step, after 1 of its 2 updates" in line]
@@ -129,7 +135,10 @@ def test_workers_of_a_run_that_steps_its_environment_itself_are_refused(tmp_path
 
 
 def test_plans_of_another_checkpoint_are_moved_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As by the command line, whose runs know their options and leave results in their own folder."""
+    """Plans of another checkpoint are moved, as by the command line.
+
+    Its runs know their options and leave results in their own folder.
+    """
 
     def made() -> Any:
         run = module()

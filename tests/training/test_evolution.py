@@ -1,4 +1,7 @@
-"""Evolution of placement weights: the strategy on known functions, the run, its resume and its policy."""
+"""Evolution of placement weights.
+
+The strategy on known functions, the run, its resume and its policy.
+"""
 
 from __future__ import annotations
 

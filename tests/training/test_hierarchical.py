@@ -1,4 +1,7 @@
-"""Both stages under Lightning's Trainer: returns, losses and targets, what learns when, that a run resumes exactly."""
+"""Both stages under Lightning's Trainer.
+
+Returns, losses and targets, what learns when, and that a run resumes exactly.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ from torchrl_gpu.training.packing.heightmap_codec import HeightmapCodec
 
 
 def objective_of(heightmap: Tensor, utilization: Tensor, env: PackingEnv) -> Tensor:
-    """J = 0.75 C + 0.25 P + 0.25 S of bins (…, X, Y) and (…,); 0 for an empty bin, and whatever was placed stands."""
+    """J = 0.75 C + 0.25 P + 0.25 S of bins (…, X, Y) and (…,).
+
+    0 for an empty bin, and whatever was placed stays.
+    """
     volume, area = utilization * env.bin.volume, env.bin_size[0] * env.bin_size[1]
     compact = volume / (heightmap.amax((-1, -2)) * area)
     pyramid = volume / (heightmap.mean((-1, -2)) * area)
@@ -240,7 +246,10 @@ class NaiveTargets:
         return self.loss(batch, target)
 
     def target(self, row: TensorDictBase) -> Tensor:
-        """Reward, and unless the episode is over what the targets say of the choice of the online weights."""
+        """Return the reward, and the discounted value of the next choice.
+
+        The targets value the choice of the online weights, unless the episode is over.
+        """
         made, after, reward = self.made, row["next"], row["next", "reward"][0]
         if after["terminated"].item():
             self.ended += 1
@@ -376,7 +385,10 @@ def env_of(height: float) -> PackingEnv:
 
 
 def transitions(heightmap: torch.Tensor, following: torch.Tensor | None = None) -> TensorDict:
-    """Some transitions; without `following` the state after them is not kept."""
+    """Return some transitions.
+
+    Without `following` the state after them is not kept.
+    """
     after = {"reward": torch.zeros(len(heightmap), 1)} | ({} if following is None else {"box_heightmap": following})
     return TensorDict({"box_heightmap": heightmap, "next": after}, batch_size=[len(heightmap)])
 

@@ -1,4 +1,7 @@
-"""Averaged weights: the mean by hand, what validation and checkpoints see of it, exact resume; what a step logs."""
+"""Averaged weights: by hand, validated, saved and resumed.
+
+Also what a step logs.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +108,10 @@ def test_a_copy_is_saved_under_the_names_of_what_is_copied() -> None:
 
 
 def logged(values: dict[str, Tensor | float], outcomes: dict[str, Tensor], *others: list[float]) -> dict[str, float]:
-    """Logged values of a process; `others` are what further processes have in place of the tensors, in their order."""
+    """Return the logged values of a process.
+
+    `others` are what further processes have in place of the tensors, in their order.
+    """
 
     def reduce(both: Tensor, reduce_op: str) -> Tensor:
         assert reduce_op == "sum"

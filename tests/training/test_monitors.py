@@ -82,7 +82,10 @@ def test_a_value_that_is_not_there_yet_is_told_and_ends_nothing(tmp_path: Path) 
 
 
 def without_utilization(run: Any) -> Any:
-    """A module whose validation logs no `val/utilization`, as where there is nothing to take a mean of."""
+    """A module whose validation logs no `val/utilization`.
+
+    As where there is nothing to take a mean of.
+    """
     log = run.log
     run.log = lambda name, *args, **kwargs: None if name == "val/utilization" else log(name, *args, **kwargs)
     return run

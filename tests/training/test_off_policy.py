@@ -1,4 +1,7 @@
-"""Q-learning under Lightning's Trainer: how long it runs, that it repeats itself, and that it resumes exactly."""
+"""Q-learning under Lightning's Trainer.
+
+How long it runs, that it repeats itself, and that it resumes exactly.
+"""
 
 from __future__ import annotations
 
@@ -299,7 +302,10 @@ PRECISIONS = ("32-true", "bf16-mixed", "16-mixed")
 
 
 def trained(folder: Path, precision: str, steps: int, ckpt_path: Path | None = None) -> dict[str, Any]:
-    """All that a run of so many updates consists of; float16 with its scaler, which Lightning has on GPUs alone."""
+    """Return all that a run of some updates consists of.
+
+    float16 has its scaler, which Lightning has on GPUs alone.
+    """
     changes: dict[str, Any] = {"precision": precision}
     if precision == "16-mixed":
         changes = {"plugins": [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu", init_scale=2.0**9))]}

@@ -1,4 +1,7 @@
-"""PPO under Lightning's Trainer: what is played and learnt from, that it repeats itself, that it resumes exactly."""
+"""PPO under Lightning's Trainer.
+
+What is played and learned from, that it repeats itself, and that it resumes exactly.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 
 
 def env_of(kind: str, **changes: Any) -> BatchedEnv:
-    """Environment of boxes, of robots that choose or steer, or of dishes; episodes are short."""
+    """An environment of boxes, of robots that choose or steer, or of dishes.
+
+    Episodes are short.
+    """
     if kind == "packing":
         return packing_env(**changes)
     if kind == "dishes":
@@ -212,7 +218,10 @@ def test_what_is_logged(tmp_path: Path) -> None:
 
 
 class Graphs:
-    """Counters of graphs in every run: of all learning from a rollout, and of an update."""
+    """Counters of graphs in every run.
+
+    One for all learning from a rollout, and one for an update.
+    """
 
     def __init__(self) -> None:
         self.learning, self.updates = Counting(), Counting()
@@ -238,7 +247,10 @@ HALVED = {  # rates change at other updates in every rollout
 
 @pytest.fixture(scope="module", params=["packing", "v3"])  # choices of one, and actions of several robots
 def straight(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, OnPolicy]:
-    """A kind, and folder and module of its run by the plain loop, with a checkpoint in the middle."""
+    """Return a kind, and folder and module of its run by the plain loop.
+
+    The run has a checkpoint in the middle.
+    """
     folder = tmp_path_factory.mktemp(request.param)
     often = EpisodeCheckpoint(every_n_episodes=None, every_n_updates=8, keep=9)
     return request.param, folder, trained(module(request.param, **HALVED), folder, request.param, 16, often)

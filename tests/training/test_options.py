@@ -1,4 +1,7 @@
-"""Every option of every shipped config at a resume: it takes effect, is refused, or is told as kept."""
+"""Every option of every shipped config at a resume.
+
+It takes effect, is refused, or is reported as kept.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Every module on two nodes of one process each, over loopback: alike, exact, and equal to one process."""
+"""Every module on two nodes of one process each, over loopback.
+
+They are alike, exact, and equal to one process.
+"""
 
 from __future__ import annotations
 

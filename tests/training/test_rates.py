@@ -1,4 +1,7 @@
-"""`Divergence("back")`: every rate to come is lowered, whatever schedule of torch sets it."""
+"""`Divergence("back")` lowers every rate to come.
+
+Whatever schedule of torch sets it.
+"""
 
 from __future__ import annotations
 

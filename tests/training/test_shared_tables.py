@@ -1,4 +1,7 @@
-"""Learning that is shared out: parts of tables against whole ones, to the last bit, and sums through shared memory."""
+"""Learning that is shared out over processes.
+
+Parts of tables against whole ones, to the last bit, and sums through shared memory.
+"""
 
 from __future__ import annotations
 

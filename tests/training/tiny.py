@@ -1,4 +1,7 @@
-"""A packing run that takes half a second: 8 bins of 5×5×5 cells, a network of one layer."""
+"""A packing run that takes half a second.
+
+It has 8 bins of 5×5×5 cells and a network of one layer.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,10 @@ def module(
     env: dict[str, Any] | None = None,
     **changes: Any,
 ) -> OffPolicy:
-    """A module that is small in every respect; `agent` and `env` change the arguments of those."""
+    """A module that is small in every respect.
+
+    `agent` and `env` change the arguments of those.
+    """
     arguments = {"batch_size": 16, "capacity": 160, "warmup_frames": 48, **STEPS}
     torch.manual_seed(7)
     return OffPolicy(

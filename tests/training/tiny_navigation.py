@@ -1,4 +1,7 @@
-"""A navigation run that takes a second: four worlds for two robots, short episodes, each of the six agents."""
+"""A navigation run that takes a second.
+
+Four worlds for two robots, short episodes, each of the six agents.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +80,10 @@ def short_env(num_envs: int = 3, **changes: Any) -> PackingEnv:
 
 
 def tiny_networks() -> PackerNetworks:
-    """A narrow worker, and a manager that is no ResNet: a checkpoint of that has eleven million weights."""
+    """A narrow worker, and a manager that is no ResNet.
+
+    A checkpoint of a ResNet has eleven million weights.
+    """
     networks = narrow()
     torch.manual_seed(5)
     seen = nn.Conv2d(ItemViews.num_views, 4, 3, 2)

@@ -1,4 +1,6 @@
-"""Decisions and losses of each agent, one sample, one quantile, one atom at a time, in Python's own numbers.
+"""Decisions and losses of each agent in Python's own numbers.
+
+One sample, one quantile, one atom at a time.
 
 Networks are the agent's; random numbers are drawn in the order in which the agent draws them, from the same seed.
 """
@@ -138,7 +140,10 @@ def iqn(
 
 
 def ddpg(agent: Any, target: Any, sample: TensorDict) -> tuple[float, float, float]:
-    """Critic's and actor's loss and the error; `target` holds target actor and critic."""
+    """Return the critic's and the actor's loss and the error.
+
+    `target` holds target actor and critic.
+    """
     target_actor, target_critic = target
     critic, actor, after = agent.objective.value_network.module, agent.policy.module, sample["next"]
     action = torch.tensor(squashed(target_actor.network(*seen(target_actor.network, after)), actor.squash.kind))

@@ -1,4 +1,7 @@
-"""The contract of every agent with training modules and the wrapper, over states and transitions made up."""
+"""The contract of every agent with training modules and the wrapper.
+
+States and transitions are made up.
+"""
 
 from __future__ import annotations
 
@@ -231,7 +234,10 @@ def test_under_one_autocast_it_sees_the_weights_of_the_last_step(name: str, what
 
 
 def target_weights(agent: Agent) -> list[Tensor]:
-    """Weights that follow, in the order of their names; noise, atoms and bounds do not."""
+    """Return the weights that follow, in the order of their names.
+
+    Noise, atoms and bounds do not follow.
+    """
     fixed = ("epsilon", "support", "low", "high")
     names = [name for name in agent.state_dict() if "target" in name and not name.endswith((*fixed, "size", "device"))]
     return [value.clone() for name in names if isinstance(value := agent.state_dict()[name], Tensor)]
@@ -281,7 +287,10 @@ def test_a_saved_agent_goes_on_as_it_would_have(name: str) -> None:
 
 
 def one_step_game(name: str, number: int) -> TensorDict:
-    """Transitions that end at once, with reward 1 − 2·|a − 0.4|², or 1 for action 2 alone of four."""
+    """Return transitions that end at once.
+
+    Their reward is 1 − 2·|a − 0.4|², or 1 for action 2 alone of four.
+    """
     batch = transitions(name, number)
     if name in DISCRETE:
         batch["action"] = torch.randint(4, (number,))

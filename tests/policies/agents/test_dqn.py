@@ -198,7 +198,10 @@ def test_the_score_at_a_level_is_the_mean_of_the_quantiles_below_it() -> None:
 
 
 class TwoOutcomes(torch.nn.Module):
-    """Quantiles of a gamble: action a > 0 stakes a, won by the upper half of all τ at 3 to 1 and lost by the lower."""
+    """Quantiles of a gamble.
+
+    Action a > 0 stakes a, won by the upper half of all τ at 3 to 1 and lost by the lower.
+    """
 
     in_keys = ("observation",)
 

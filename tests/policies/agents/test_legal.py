@@ -1,4 +1,7 @@
-"""Environments without a mask, states in which nothing is legal, and networks that do not fit and are refused."""
+"""Environments without a mask, and states without a legal action.
+
+Networks that do not fit are refused.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +82,10 @@ def test_without_a_mask_every_action_is_bootstrapped(name: str) -> None:
 
 
 def stuck(reward: float = 1.0) -> TensorDict:
-    """One transition from the first place to a second without a legal action, which is not terminated."""
+    """Return one transition to a place without a legal action.
+
+    It is not terminated.
+    """
     first, second = torch.eye(PLACES)[:2]
     return TensorDict(
         {

@@ -35,7 +35,10 @@ def make(kind: str, *, seed: int = 0, **changes: Any) -> PPO:
 
 
 def rollout(agent: PPO, kind: str, n: int = 5, length: int = 9, seed: int = 1) -> TensorDict:
-    """Made-up trajectories (N, T) of the agent's own actions; some end inside, by themselves or cut off."""
+    """Return made-up trajectories (N, T) of the agent's own actions.
+
+    Some end inside, by themselves or cut off.
+    """
     steps, after = (states(n, length, num_actions=num_actions(kind), seed=seed + k) for k in (0, 1))
     torch.manual_seed(seed + 2)
     with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
@@ -52,7 +55,10 @@ def minibatch(agent: PPO, kind: str, **changes: Any) -> TensorDict:
 
 
 def torchrl_loss(agent: PPO, kind: str) -> ClipPPOLoss:
-    """TorchRL's, with the agent's networks; of continuous actions before they are squashed."""
+    """Return TorchRL's loss, with the agent's networks.
+
+    Continuous actions are those before they are squashed.
+    """
     network: Any = agent.policy.network
 
     if kind == "discrete":
@@ -228,7 +234,10 @@ def test_autocast(kind: str, dtype: torch.dtype) -> None:
 
 
 def game(action: Tensor) -> Tensor:
-    """Rewards (…, 1): 1 for five of 25 choices; or 1 − |a − 0.4|²."""
+    """Return rewards (…, 1) of a game.
+
+    1 for five of 25 choices, or 1 − |a − 0.4|².
+    """
     good = 1 - (action - 0.4).square().sum(-1) if action.is_floating_point() else (action < 5).float()
     return good[..., None]
 

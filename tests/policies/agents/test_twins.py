@@ -1,4 +1,7 @@
-"""Every agent against a naive twin that looks at one sample, one quantile, one atom at a time, and against TorchRL."""
+"""Every agent against a naive twin and against TorchRL.
+
+The twin looks at one sample, one quantile, one atom at a time.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ def target_copy(agent: Any, name: str, like: torch.nn.Module) -> torch.nn.Module
 
 
 def naive_losses(agent: Any, batch: TensorDict, seed: int, **changes: Any) -> list[tuple[float, ...]]:
-    """Losses and error of each transition; random numbers from `seed`, in the agent's order."""
+    """Return losses and error of each transition.
+
+    Random numbers come from `seed`, in the agent's order.
+    """
     torch.manual_seed(seed)
     num = len(batch)
     if agent.name == "DQN":
@@ -103,7 +109,10 @@ def test_greedy_indices(name: str, version: str) -> None:
 
 
 def assert_best(action: int, scores: list[float], mask: Tensor) -> None:
-    """Legal, and no legal action has a score that is larger by more than what adding up in another order makes."""
+    """Assert that choices are legal and best.
+
+    No legal action's score may be larger by more than adding up in another order makes.
+    """
     assert mask[action]
     assert scores[action] == pytest.approx(scores[naive.best(scores, mask)], abs=1e-5)
 

@@ -1,4 +1,7 @@
-"""The small encoders against torch's own convolutions, a frame or a window of frames at a time."""
+"""The small encoders against torch's own convolutions.
+
+Of a frame or a window of frames at a time.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,10 @@ SHAPE = (3, 3, 16, 16)
 
 
 def pooled(network: nn.Module, clips: Tensor) -> Tensor:
-    """Features of torchvision's network before its classes, for pixels normalised as its weights want them."""
+    """Return features of torchvision's network before its classes.
+
+    Pixels are normalised as its weights need them.
+    """
     colours = R3D_18_Weights.KINETICS400_V1.transforms()
     mean, std = (torch.tensor(each, dtype=torch.float64)[:, None, None, None] for each in (colours.mean, colours.std))
     x = (clips.double().transpose(1, 2) / 255 - mean) / std
@@ -202,7 +208,10 @@ def test_timesformer_is_that_of_the_definition(shape: tuple[int, int, int, int],
 
 
 def test_the_largest_is_the_papers() -> None:
-    """121.4 million weights, as the paper has it, at 8 frames of 224×224 with a head of 400 classes."""
+    """The largest network has the size of the paper's.
+
+    121.4 million weights at 8 frames of 224×224 with a head of 400 classes.
+    """
     with torch.device("meta"):
         encoder = TimeSformer((8, 3, 224, 224), 400, size="base", patch=16)
     without_head = [weight.numel() for name, weight in encoder.named_parameters() if "projection" not in name]

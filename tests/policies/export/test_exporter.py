@@ -22,7 +22,10 @@ onnx = pytest.importorskip("onnx")
 
 
 def check_same(policy: InferencePolicy, seen: dict[str, Tensor], got: Tensor) -> None:
-    """Actions as the policy's, or discrete ones that are worth as much: ties may fall otherwise."""
+    """Check that actions are the policy's.
+
+    Discrete ones may be others that are worth as much, as ties may fall otherwise.
+    """
     wanted = policy.policy(TensorDict({name: seen[name] for name in policy.in_keys}, [len(got)]))
     assert got.shape == wanted["action"].shape
     if policy.space.num_actions is None:
@@ -133,7 +136,10 @@ def graph_of(values: np.ndarray) -> Any:
 
 
 def test_tables_of_which_little_has_learned_are_small_and_the_same_to_the_bit() -> None:
-    """A policy of 2.3 MB, most of whose 8.7 million entries are one number, was 35.6 MB of ONNX."""
+    """Tables of mostly one number are packed.
+
+    A policy of 2.3 MB, most of whose 8.7 million entries are one number, was 35.6 MB of ONNX.
+    """
     random = np.random.default_rng(0)
     values = np.full(200_000, 0.1, np.float32)
     learned = random.permutation(200_000)[:10_000]

@@ -1,4 +1,7 @@
-"""Networks of the navigation agents: the published sizes, any batch shape, what they look at and what not."""
+"""Networks of the navigation agents.
+
+The published sizes, any batch shape, what they look at and what not.
+"""
 
 from __future__ import annotations
 

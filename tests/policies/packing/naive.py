@@ -1,4 +1,7 @@
-"""The baselines in NumPy, one bin and one placement at a time: what the batched ones must agree with."""
+"""The baselines in NumPy, one bin and one placement at a time.
+
+The batched ones must agree with them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ from torchrl_gpu.envs.packing.kernels import reference
 
 @dataclass
 class Candidate:
-    """One legal placement in one bin; heights in whole multiples of the bin's tolerance."""
+    """One legal placement in one bin.
+
+    Heights are whole multiples of the bin's tolerance.
+    """
 
     action: int
     x: int
@@ -64,7 +70,10 @@ def flattest(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
 
 
 def smallest_surface(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
-    """Least half surface of the box around the pile and the item, in squares of the tolerance; then as `deepest`."""
+    """Least half surface of the box around the pile and the item.
+
+    In squares of the tolerance, and then as `deepest`.
+    """
     cover = c.before > env.bin.tolerance
     cover[c.x : c.x + c.size[0], c.y : c.y + c.size[1]] = True
     sides = []
@@ -75,7 +84,10 @@ def smallest_surface(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
 
 
 def most_space(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
-    """Most accessible space, over blocks of cells; then as `deepest`."""
+    """Most accessible space, over blocks of cells.
+
+    Then as `deepest`.
+    """
     blocks = [-(-cells // 10) for cells in env.bin.cells]
     starts = [range(0, cells, block) for cells, block in zip(env.bin.cells, blocks, strict=True)]
     coarse = [[c.after[x : x + blocks[0], y : y + blocks[1]].max() for y in starts[1]] for x in starts[0]]
@@ -88,13 +100,19 @@ def first_found(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
 
 
 def first_space(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
-    """Base, y and x of the lowest empty maximal space that begins there and holds the item; then as `deepest`."""
+    """Place of the lowest empty maximal space that holds the item.
+
+    Base, y and x, and then as `deepest`.
+    """
     found = [base for base, _, _ in spaces_of(env, c)]
     return (0, min(found), c.y, c.x) if found else (1, *deepest(env, c))
 
 
 def roomiest_space(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
-    """The space's volume, the number of sizes that fit into it, and 10 if all do, in levels; then as `deepest`."""
+    """Volume of the space and the sizes that fit into it.
+
+    The number of sizes, and 10 if all fit, in levels, and then as `deepest`.
+    """
     ceiling, cell = round(env.bin.size[2] / env.bin.tolerance), round(min(env.bin.cell) / env.bin.tolerance)
     sizes = [
         (*extent, int(levels(env, height)))
@@ -108,7 +126,10 @@ def roomiest_space(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
 
 
 def spaces_of(env: PackingEnv, c: Candidate) -> list[tuple[int, int, int]]:
-    """Base and extents of the empty maximal spaces that begin at a placement and hold its item."""
+    """Return the empty maximal spaces that begin at a placement.
+
+    Base and extents of those that hold its item.
+    """
     ceiling = round(env.bin.size[2] / env.bin.tolerance)
     found = maximal_spaces(levels(env, c.before), ceiling)
     high = c.top - c.z
@@ -120,7 +141,10 @@ def spaces_of(env: PackingEnv, c: Candidate) -> list[tuple[int, int, int]]:
 
 
 def maximal_spaces(heights: np.ndarray, ceiling: int) -> list[tuple[int, int, int, int, int]]:
-    """x0, x1, y0, y1 (cells from x0 to below x1) and base of each: every wall stands against a cell that is higher."""
+    """Return x0, x1, y0, y1 and base of each maximal space.
+
+    In cells from x0 to below x1, and every wall stands against a cell that is higher.
+    """
     return _maximal_spaces(heights.tobytes(), heights.shape, ceiling)
 
 
@@ -144,7 +168,10 @@ def accessible(heights: np.ndarray, ceiling: int) -> int:
 
 
 def largest_rectangle(open_: np.ndarray) -> int:
-    """Cells of the largest rectangle of true cells, by trying every pair of rows and running along them."""
+    """Return the cells of the largest rectangle of true cells.
+
+    By trying every pair of rows and running along them.
+    """
     best = 0
     for first in range(len(open_)):
         for last in range(first, len(open_)):
@@ -156,7 +183,10 @@ def largest_rectangle(open_: np.ndarray) -> int:
 
 
 def choose(env: PackingEnv, found: Iterable[Candidate], score: Score, most: int | None = None) -> int:
-    """The action of the least score, the lowest of equals; of the `most` deepest-bottom-left placements alone."""
+    """Return the action of the least score, the lowest of equals.
+
+    Only the `most` deepest-bottom-left placements count.
+    """
     if most is not None:
         found = sorted(found, key=lambda c: (*deepest(env, c), c.action))[:most]
     return min(((*score(env, c), c.action) for c in found), default=(0,))[-1]

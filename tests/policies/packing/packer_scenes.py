@@ -80,7 +80,10 @@ ENVS = {"solids": solids_env, "boxes": boxes_env}
 
 
 def random_states(env: PackingEnv, steps: int) -> TensorDictBase:
-    """Observation `steps` random legal actions after a reset; bins that end on the way start again."""
+    """Return the observation after random legal actions.
+
+    `steps` of them after a reset, and bins that end on the way start again.
+    """
     torch.manual_seed(steps)
     policy, tensordict = RandomLegal(env), env.reset()
     for _ in range(steps):

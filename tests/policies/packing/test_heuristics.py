@@ -82,7 +82,10 @@ def action_of(policy: torch.nn.Module, tensordict: TensorDictBase) -> int:
 
 
 def rough_states(env: PackingEnv) -> TensorDictBase:
-    """The items of a reset over piles of random whole cells: hardly anything rests on the floor, nothing lies flat."""
+    """The items of a reset over piles of random whole cells.
+
+    Hardly anything rests on the floor, and nothing lies flat.
+    """
     state = env.reset()
     heightmap = torch.randint(1, 4, env.batch_size + env.bin.cells).float() * env.bin.cell[0]
     z_map, legal = env.kernels.drop_map(heightmap, state["item_id"], env.catalogue, env.bin)

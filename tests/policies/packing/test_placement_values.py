@@ -1,4 +1,7 @@
-"""Values of placements of boxes: against plain loops, and the laws of what is valued."""
+"""Values of placements of boxes.
+
+Against plain loops, and the laws of what is valued.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ def some_weights(seed: int = 0) -> list[float]:
 
 
 def wedged(z: np.ndarray, legal: np.ndarray) -> list[tuple[float, int, int]]:
-    """(base, gx + gy, action) of the wedged placements of one box, (O, Gx, Gy), the lowest first."""
+    """Return the wedged placements of one box, the lowest first.
+
+    Each as (base, gx + gy, action), of (O, Gx, Gy).
+    """
     found = []
     for number, (o, x, y) in enumerate(np.ndindex(z.shape)):
 
@@ -53,7 +59,10 @@ def wedged(z: np.ndarray, legal: np.ndarray) -> list[tuple[float, int, int]]:
 def numbers_of(
     pile: np.ndarray, corner: Sequence[int], extent: Sequence[int], base: float, height: float
 ) -> list[float]:
-    """The numbers of one placement, by plain loops; heights in bin heights."""
+    """Return the numbers of one placement, by plain loops.
+
+    Heights are in bin heights.
+    """
     (cells_x, cells_y), (x, y), (p, q), top = pile.shape, corner, extent, base + height
     along_x = [x + int(p * (i + 0.5) / 5) for i in range(5)]
     along_y = [y + int(q * (i + 0.5) / 5) for i in range(5)]

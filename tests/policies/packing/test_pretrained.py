@@ -120,7 +120,10 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", PackingPolicy.names())
 def test_what_comes_with_the_package(name: str) -> None:
-    """Small enough, described, and better than any rule, on sequences of this test's own."""
+    """A shipped policy is small, described, and better than any rule.
+
+    On sequences of this test's own.
+    """
     path = pretrained.FOLDER / f"{name}.safetensors"
     assert path.stat().st_size <= 8_000_000
     card = path.with_suffix(".md").read_text(encoding="utf-8")

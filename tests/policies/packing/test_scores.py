@@ -1,4 +1,7 @@
-"""The dueling score map: what dueling means, what it does not depend on, and the bins that its weights fit."""
+"""The dueling score map.
+
+What dueling means, what it does not depend on, and the bins that its weights fit.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ def scores_of(env: PackingEnv, seed: int = 0) -> PlacementScores:
 
 
 def states(env: PackingEnv, steps: int = 4) -> TensorDictBase:
-    """(N,) states of bins that are filling up; a full one is among them."""
+    """Return states (N,) of bins that are filling up.
+
+    A full one is among them.
+    """
     torch.manual_seed(1)
     return env.rollout(steps, RandomLegal(env), break_when_any_done=False)[:, -1]["next"]
 

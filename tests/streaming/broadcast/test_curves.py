@@ -1,4 +1,7 @@
-"""Curves keep a whole run in bounded memory, and tell each viewer what it has not read."""
+"""Curves keep a whole run in bounded memory.
+
+Each viewer is sent what it has not read.
+"""
 
 from __future__ import annotations
 

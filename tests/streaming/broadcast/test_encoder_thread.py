@@ -261,7 +261,10 @@ async def test_a_member_that_is_dropped_takes_its_encoder_along() -> None:
 
 
 class Numbers:
-    """An encoder of a codec of one's own: says how many pictures came before, and whether the next ones need it."""
+    """An encoder of a user's own codec.
+
+    It says how many pictures came before, and whether the next ones need it.
+    """
 
     def __init__(self, width: int, height: int, settings: EncoderSettings) -> None:
         self.number = 0

@@ -242,7 +242,10 @@ def test_both_libraries_make_the_same_picture(name: str) -> None:
 
 @pytest.mark.parametrize("name", frames())
 def test_what_runs_on_a_device_makes_the_same_picture_and_reads_nothing(name: str) -> None:
-    """The operators of a GPU, run on the host under a mode that refuses what would wait."""
+    """The operators of a GPU, run on the host.
+
+    A mode refuses whatever would wait.
+    """
     frame, expected = frames()[name], copied(frames()[name])
     found = format_of(frame, "test")
     pixels.color_map_on(frame.device)  # comes to the device once

@@ -1,4 +1,7 @@
-"""Requests of a stream's viewers to its producer, and its instant replay, without sockets and without an encoder."""
+"""Requests of a stream's viewers, and its instant replay.
+
+Without sockets and without an encoder.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,10 @@ CLOSED = "^H264Encoder is closed$"
 
 
 class Nvenc:
-    """Stands in for NVENC on a card that allows so many sessions: x264 under its name, which may fail amid a stream."""
+    """Stand-in for NVENC on a card that allows a number of sessions.
+
+    It is x264 under NVENC's name, which may fail amid a stream.
+    """
 
     def __init__(self, context: Any, frames_until_it_fails: float) -> None:
         self.name, self._context, self._left = "h264_nvenc", context, frames_until_it_fails
@@ -37,7 +40,10 @@ class Nvenc:
 
 @pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., list[str]]]:
-    """Puts a card with NVENC into the machine; returns the codecs that are asked for, in order."""
+    """Put a card with NVENC into the machine.
+
+    Returns the codecs that are asked for, in order.
+    """
 
     def insert(sessions: int = 2, frames_until_it_fails: float = float("inf")) -> list[str]:
         asked, real = [], libavcodec.open_codec

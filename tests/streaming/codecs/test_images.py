@@ -1,4 +1,7 @@
-"""Frames of every accepted form; nothing is copied on the way to NumPy; JPEGs by OpenCV, decoded again."""
+"""Frames of every accepted form.
+
+Nothing is copied on the way to NumPy, and JPEGs by OpenCV are decoded again.
+"""
 
 from __future__ import annotations
 

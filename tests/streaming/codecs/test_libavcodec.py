@@ -1,4 +1,7 @@
-"""Codecs of libavcodec: what opens, what comes out, and what is said of one that does not."""
+"""Codecs of libavcodec.
+
+What opens, what comes out, and what is said of one that does not.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""NVJPEG: what surrounds it, with stand-ins on the CPU; and itself where there is a GPU."""
+"""NVJPEG and what surrounds it.
+
+Stand-ins take its place on the CPU, and it is itself tried where there is a GPU.
+"""
 
 from __future__ import annotations
 
@@ -132,7 +135,10 @@ def test_the_frames_live_until_the_files_are_out() -> None:
 
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
-    """Stands in for the streams and events of a GPU, and keeps what is called in its order."""
+    """Stand-in for the streams and events of a GPU.
+
+    It keeps the calls in their order.
+    """
     calls = MagicMock()
     for name in ("Event", "stream", "current_stream", "default_stream"):
         monkeypatch.setattr(torch.cuda, name, getattr(calls, name))

@@ -30,7 +30,10 @@ def pipe() -> Iterator[GpuFramePipeline]:
 
 
 class Marked:
-    """Stands in for NVJPEG: takes tensors for frames on the GPU, and marks the files that it makes."""
+    """Stand-in for NVJPEG that marks the files that it makes.
+
+    It takes tensors for frames on the GPU.
+    """
 
     backend = "stand-in"
 

@@ -71,7 +71,10 @@ def test_nvenc_without_pyav(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> list[SelfTest]:
-    """A machine with a CUDA device on which every self-test hangs; which ran."""
+    """A machine with a CUDA device on which every self-test hangs.
+
+    It lists which ran.
+    """
     tried: list[SelfTest] = []
 
     def failure(test: SelfTest) -> str:

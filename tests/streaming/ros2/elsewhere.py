@@ -1,4 +1,7 @@
-"""The other end of a DDS network, in a process of its own: each message names a function here and its arguments."""
+"""The other end of a DDS network, in a process of its own.
+
+Each message names a function here and its arguments.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def camera_and_motor(dds: CycloneDds, camera: str, action: str) -> dict[str, Any
 
 
 def view(dds: CycloneDds, pictures: str, action: str) -> tuple[int, ...]:
-    """The size of the first picture; keeps the actions."""
+    """Return the size of the first picture, and keep the actions."""
     came: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     dds.subscribe(action, JOINTS, ACTIONS.append)
     dds.subscribe(pictures, COMPRESSED, came.put)
@@ -42,7 +45,10 @@ def view(dds: CycloneDds, pictures: str, action: str) -> tuple[int, ...]:
 
 
 def last_action(dds: CycloneDds, number: int) -> list[float]:
-    """The last of the actions kept, and how old it is by its stamp, once one is safe behind so many others."""
+    """Return the last of the kept actions, and its age by its stamp.
+
+    Once one is safe after the given number of others.
+    """
     ends = time.monotonic() + 30
     while time.monotonic() < ends:
         messages = [MESSAGES.store.deserialize_cdr(data, JOINTS) for data in ACTIONS]

@@ -27,7 +27,10 @@ SOON = 20.0  # seconds that a test waits at most
 
 
 class InProcess:
-    """Messages between parts of one program, on the thread that publishes: for tests and simulators."""
+    """Messages between parts of one program, for tests and simulators.
+
+    They arrive on the thread that publishes.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -48,7 +51,9 @@ class InProcess:
 
 
 class Told:
-    """A policy of two numbers in [-1, 1], or of `num_actions`, made by a function of its observations.
+    """A policy of two numbers in [-1, 1], or of `num_actions`.
+
+    A function of its observations makes them.
 
     Attributes:
         seen: What it was asked about, beside zeros.
@@ -103,7 +108,10 @@ class Robot:
             self._came.notify_all()
 
     def see(self, value: int = 0, stamp_ns: int = 0, encoding: str = "rgb8") -> None:
-        """Sends an image of one colour; without a stamp that of this moment."""
+        """Send an image of one colour.
+
+        Its stamp is this moment's by default.
+        """
         pixels = np.full((8, 12, 3), value, np.uint8) if encoding != "16UC1" else np.full((8, 12), value, np.uint16)
         stamp_ns = stamp_ns or time.time_ns()
         self.transport.publish(CAMERA, IMAGE, MESSAGES.pixels(pixels, encoding, stamp_ns, "cam"))

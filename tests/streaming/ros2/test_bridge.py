@@ -40,7 +40,10 @@ LONG = 60.0  # seconds, an age that no test reaches
 
 
 def bridge(policy: Any, robot: Robot, **options: Any) -> RosBridge:
-    """For a robot; topics are those of what the policy takes."""
+    """Build a bridge for a robot.
+
+    Its topics are those of what the policy takes.
+    """
     keys = [] if policy is None else policy.in_keys
     topics: dict[str, Any] = {"image_topic": CAMERA} if {"frame", "clip", "depth"} & set(keys) else {}
     topics |= {"observation_topic": VECTOR} if "observation" in keys else {}
@@ -428,7 +431,10 @@ def test_metrics_are_plain() -> None:
 
 
 def test_a_flood_is_answered_at_the_rate_and_no_faster() -> None:
-    """Half a million bad messages in four seconds brought 38 actions a second of 30 at most."""
+    """A flood of messages does not speed up the actions.
+
+    Half a million bad ones in four seconds brought 38 actions a second where 30 are allowed.
+    """
     good = MESSAGES.floats([0, 0, 0])
     bad = [b"", b"\0\1\0\0" + b"\xff" * 40, good[:-4], MESSAGES.floats([math.nan] * 3), MESSAGES.floats([0] * 4)]
     robot = Robot()
@@ -476,7 +482,10 @@ def test_a_start_that_fails_leaves_nothing_running(observations: Any) -> None:
 
 
 def test_the_camera_of_a_policy_with_many_inputs_is_shown() -> None:
-    """Three facts of each of 20 inputs were more than the state of a page took at once, and no picture came."""
+    """A page takes the facts of many inputs.
+
+    Three of each of 20 were more than its state took at once, and no picture came.
+    """
     names = [f"vector_{i}" for i in range(20)]
     robot, policy = Robot(), Told(observations={name: ((1,), "float32") for name in names})
     topics = {name: f"/{name}" for name in names}
@@ -569,7 +578,10 @@ def test_images_need_their_topic() -> None:
 
 
 class Counts:
-    """Packing sessions of a bridge: answers with the number of messages that came, one in three is refused."""
+    """Packing sessions that answer with the number of messages.
+
+    One message in three is refused.
+    """
 
     def __init__(self) -> None:
         self.came: list[str] = []

@@ -1,4 +1,7 @@
-"""ROS 2's wire over real DDS, on the loopback interface; the other end is a process of its own."""
+"""ROS 2's wire over real DDS, on the loopback interface.
+
+The other end is a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -115,7 +118,10 @@ def test_pictures_and_the_last_safe_action_reach_another_process(dds: CycloneDds
 
 
 def test_what_cyclonedds_itself_decodes_is_what_was_sent(dds: CycloneDds, elsewhere: Elsewhere) -> None:
-    """The other end reads with cyclonedds' own codec, from the type that DDS is told of."""
+    """The other end reads with cyclonedds' own codec.
+
+    It knows the type from what DDS announces.
+    """
     elsewhere.ask("stock_reader", "/joints")
     until(lambda: elsewhere.messages.poll(0.02) or dds.publish("/joints", JOINTS, BYTES[JOINTS]) is not None)
     wanted = {"stamp": [0, 5], "name": ["a", "b"], "position": [1.5, -2.0], "velocity": [], "effort": []}

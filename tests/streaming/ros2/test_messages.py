@@ -38,7 +38,10 @@ def joints(**fields: list[float]) -> bytes:
 
 
 def test_bytes_of_known_messages() -> None:
-    """Worked by hand from the CDR rules: header 00 01 00 00, little endian, each number aligned to its size."""
+    """Bytes worked by hand from the CDR rules.
+
+    Header 00 01 00 00, little endian, each number aligned to its size.
+    """
     array = bytes.fromhex("00010000 00000000 00000000 02000000 0000803f 00002040")
     assert BYTES[FLOATS] == array
     stamp = (1_700_000_000).to_bytes(4, "little") + (123).to_bytes(4, "little")

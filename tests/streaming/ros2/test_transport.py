@@ -39,7 +39,7 @@ def test_what_an_extra_brings_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Message(str):
-    """A type of messages; called, an empty one."""
+    """A type of messages, which called gives an empty one."""
 
     def __call__(self) -> Any:
         return Message(self)
@@ -50,7 +50,10 @@ EMPTY = {JOINTS: MESSAGES.joints([], [], 0), IMAGE: MESSAGES.pixels(np.zeros((1,
 
 @pytest.fixture
 def rclpy(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], MagicMock]:
-    """Puts a stand-in where rclpy is imported from, whose messages are written as rosbags writes them, or are not."""
+    """Put a stand-in where rclpy is imported from.
+
+    Its messages are written as rosbags writes them, or are not.
+    """
 
     def put(honest: bool) -> MagicMock:
         fake, utilities, ended = MagicMock(), MagicMock(), threading.Event()
@@ -101,7 +104,10 @@ def test_rclpy_with_another_type_of_that_name_is_refused_at_first_use(rclpy: Cal
 
 @pytest.fixture(scope="module")
 def routed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The file of the configuration of a zenoh session that a router of this process answers."""
+    """A configuration file of a zenoh session.
+
+    A router of this process answers it.
+    """
     zenoh = pytest.importorskip("zenoh", reason="eclipse-zenoh is not installed")
     at = f"tcp/127.0.0.1:{free_port()}"
     quiet = '"scouting": {"multicast": {"enabled": false}}'
@@ -159,7 +165,10 @@ def test_zenoh_answers_in_the_dialect_that_it_hears(routed: str) -> None:
 
 
 def test_attachments_of_recorded_layout() -> None:
-    """Of ROS 2 Lyrical, as recorded from `ros2 topic pub`, and of Jazzy, by the order and names of its fields."""
+    """Attachments as recorded.
+
+    Of ROS 2 Lyrical from `ros2 topic pub`, and of Jazzy by the order and names of its fields.
+    """
     from torchrl_gpu.streaming.ros2.zenoh import attachment, is_named
 
     recorded = bytes.fromhex("0900000000000000df8ab6f7e735d31810fe98e4a3b54b6e599c5934f4cfc25343")

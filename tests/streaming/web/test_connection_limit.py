@@ -89,7 +89,10 @@ async def is_healthy(stream_server: StreamServer) -> bool:
 @pytest.mark.patch(access, "_SPARE_CONNECTIONS", 0)
 @pytest.mark.patch(access, "_IDLE_TIMEOUT", 3600.0)
 async def test_no_address_has_all_places(stream_server: StreamServer) -> None:
-    """However many silent connections one address opens, and even viewers: others come in."""
+    """Others come in however many connections one address opens.
+
+    Silent ones, and even viewers.
+    """
     silent = [await asyncio.open_connection("127.0.0.1", stream_server.port) for _ in range(20)]
     async with session(connector=from_address("127.0.0.2")) as client:
         async with client.get(address(stream_server, "healthz")) as answer:
@@ -111,7 +114,10 @@ def from_address(host: str) -> aiohttp.TCPConnector:
 async def test_who_watches_nothing_is_dropped_however_slowly_it_reads_or_writes(
     monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """Requests that follow each other without an end to what is to be read, or with a body that trickles in."""
+    """Requests that follow each other without an end.
+
+    Either nothing of the answers is read, or a body trickles in.
+    """
     made: list[ConnectionLimit] = []
 
     def make(*arguments: Any) -> ConnectionLimit:
@@ -146,7 +152,10 @@ async def test_a_request_may_not_go_on_forever(stream_server: StreamServer) -> N
 
 @pytest.mark.parametrize("late", [False, True])
 def test_no_connection_outlives_the_server(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
-    """One that has been accepted when the server stops, and begins while or after it closes the others."""
+    """A connection that comes while the server stops is closed.
+
+    It begins while or after the server closes the others.
+    """
     begin: list[Callable[[], None]] = []
     transports: list[asyncio.BaseTransport] = []
 
@@ -195,7 +204,10 @@ def test_none_is_lost_that_is_accepted_in_the_turn_in_which_the_server_stops(tur
 
 
 async def test_a_flood_of_bytes_by_hand() -> None:
-    """Of a viewer: 256 KiB at once and 64 KiB a second. Afterwards nothing is heard of it."""
+    """A viewer may send 256 KiB at once and 64 KiB a second.
+
+    Afterwards nothing is heard of it.
+    """
     heard: list[int] = []
     floods: list[bool] = []
 

@@ -1,4 +1,7 @@
-"""Garbage from the network: whatever comes, the server goes on, and so does whoever watches."""
+"""Garbage from the network.
+
+Whatever comes, the server goes on, and so do its viewers.
+"""
 
 from __future__ import annotations
 

@@ -186,7 +186,10 @@ CARRIERS: dict[str, Callable[[StreamServer, str], Coroutine[Any, Any, tuple[int,
 @pytest.mark.server(token="4711")
 @pytest.mark.parametrize("carrier", CARRIERS)
 async def test_wrong_ones_are_counted_whatever_carries_them(stream_server: StreamServer, carrier: str) -> None:
-    """Of a token of four digits no way in lets more than five wrong ones be compared; the same again is no other."""
+    """At most five wrong tokens are compared, whatever carries them.
+
+    A token has four digits, and the same one again does not count.
+    """
     for guess in ("1000", "1000", "1001", "1002", "1003", "1004"):
         assert (await CARRIERS[carrier](stream_server, guess))[0] == 401
     assert (await CARRIERS[carrier](stream_server, "1005"))[0] == 429
@@ -196,7 +199,10 @@ async def test_wrong_ones_are_counted_whatever_carries_them(stream_server: Strea
 
 @pytest.mark.server(token="4711")
 async def test_a_page_that_was_left_open_shuts_nobody_out(stream_server: StreamServer) -> None:
-    """The session ended with the server; the page tries again until its reader gives it the token."""
+    """A page that was left open goes on trying.
+
+    The session ended with the server, and its reader gives the page the token anew.
+    """
     name = session_cookie(stream_server)
     with server(token="4711") as before:
         _, headers, _ = await get(before, "?token=4711")
@@ -210,7 +216,10 @@ async def test_a_page_that_was_left_open_shuts_nobody_out(stream_server: StreamS
 
 @pytest.mark.server(token="4711")
 async def test_servers_behind_one_host_have_sessions_of_their_own(stream_server: StreamServer) -> None:
-    """Through tunnels to several ports of localhost as behind one name: cookies know neither ports nor servers."""
+    """Tunnels to several ports of localhost are servers of their own.
+
+    Cookies know neither ports nor servers.
+    """
     jar: dict[str, str] = {}
     with server(token="4711") as other:
         places = [(each, host) for each in (stream_server, other) for host in ("localhost:9090", "localhost")]
@@ -276,7 +285,10 @@ async def test_our_own_page_and_allowed_ones_may(stream_server: StreamServer) ->
 
 @pytest.mark.server(allowed_origins=["https://lab.example"])
 async def test_who_may_show_a_picture_within_a_page(stream_server: StreamServer) -> None:
-    """A picture's request names its page as the referrer only; what a browser lets through, the answer says."""
+    """The answer names the pages that may show a picture.
+
+    A picture's request names its page as the referrer only.
+    """
     stream_server.declare("main")
     with producing(stream_server):
         for referrer, policy in (
@@ -572,7 +584,10 @@ async def test_without_a_name_the_first_stream_is_meant(stream_server: StreamSer
 
 
 async def test_requests_one_behind_the_other_leave_others_their_turn() -> None:
-    """A connection with thousands of them in it was answered to the last one before anybody else."""
+    """A long row of requests on one connection lets others in.
+
+    Thousands of them were answered to the last before anybody else.
+    """
     order: list[str] = []
 
     def add(app: aiohttp.web.Application) -> None:

@@ -40,14 +40,20 @@ HANDSHAKE = f"GET /ws HTTP/1.1\r\nHost: localhost\r\n{FIELDS}\r\n".encode()
 
 
 async def shown(stream_server: StreamServer, guest: Viewer, step: int, *, ack: bool = True) -> dict[str, Any]:
-    """Publishes a frame as soon as it is wanted; the header that comes."""
+    """Publish a frame as soon as it is wanted.
+
+    Returns the header that comes.
+    """
     await until(stream_server.wanted)
     stream_server.publish(scene(), meta={"step": step})
     return (await guest.picture(ack=ack))[0]
 
 
 def keep_nothing(stream_server: StreamServer) -> None:
-    """Until the next picture a frame is wanted only while somebody waits for it, not for whoever comes."""
+    """Let a frame be wanted only while somebody waits for it.
+
+    This holds until the next picture.
+    """
     hub_of(stream_server).declare("main").schedule.taken_at = math.inf
 
 
@@ -286,7 +292,10 @@ FLOODS = {
 @pytest.mark.parametrize("flood", FLOODS)
 @pytest.mark.server(heartbeat_s=600.0, fps=60.0)
 async def test_a_flood_of_frames_ends_its_socket_and_slows_nobody(stream_server: StreamServer, flood: str) -> None:
-    """Such as aiohttp would answer or put together below the messages, where nobody counted them."""
+    """Frames that aiohttp would answer or join are counted too.
+
+    It does so below the messages.
+    """
 
     async def pour(stream_server: StreamServer) -> None:
         """Sends until the server closes, and fails if it does not."""
@@ -474,14 +483,19 @@ FPS = 30
 
 @dataclass
 class Seen:
-    """Pictures per second in the last seconds of a viewer, and their age when they were painted, seconds."""
+    """Pictures per second in a viewer's last seconds.
+
+    And their age when they were painted, seconds.
+    """
 
     rate: float
     age: float
 
 
 def watch(paint: float, way: float, *, duration: float = 20.0, window: AckWindow | None = None) -> Seen:
-    """A viewer that takes `paint` seconds for a picture, `way` seconds from the server, in simulated time.
+    """Simulate a viewer that takes `paint` seconds for a picture.
+
+    It is `way` seconds from the server.
 
     The server has a new picture 30 times a second, and sends the newest as soon as the window is open.
     """

@@ -166,7 +166,7 @@ def server() -> Iterator[StreamServer]:
 
 
 async def connect(server: StreamServer, viewer: RTCPeerConnection) -> Any:
-    """Sends a viewer's offer to the server; returns its track."""
+    """Send a viewer's offer to the server and return its track."""
     tracks: asyncio.Queue[Any] = asyncio.Queue()
     viewer.on("track", tracks.put_nowait)
     offer = await offer_of(viewer, "video/H264")
@@ -216,7 +216,10 @@ async def test_silence_on_the_data_channel_and_a_second_one_end_the_connection(
 async def test_a_strangers_packet_is_no_failure_of_the_server(
     server: StreamServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Over one whose priority is empty aioice stumbles: `stop` must not raise, nor the log fill with tracebacks."""
+    """A stranger's packet fails nothing.
+
+    aioice stumbles over one whose priority is empty: `stop` must not raise, nor the log fill with tracebacks.
+    """
     viewer = receiver()
     await connect(server, viewer)
     hosts = re.findall(r"a=candidate:\S+ 1 udp \d+ (\S+) (\d+) ", viewer.remoteDescription.sdp)
@@ -233,7 +236,10 @@ async def test_a_strangers_packet_is_no_failure_of_the_server(
 
 
 async def test_messages_of_a_data_channel_have_the_rules_of_a_websocket() -> None:
-    """The stream of a page's address may yet come; watching another does not end a pause; the third mistake ends it."""
+    """The rules of a WebSocket hold.
+
+    The stream of a page's address may yet come, watching another does not end a pause, and the third mistake ends it.
+    """
     server = state()
     peer = webrtc.Peer(server, Watch("main", "h264"), Seat())
     said: list[str] = []

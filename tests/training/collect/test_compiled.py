@@ -1,4 +1,7 @@
-"""Compiled steps: those of the plain loop, call after call; and what cannot compile runs plainly."""
+"""Compiled steps are those of the plain loop, call after call.
+
+What cannot compile runs plainly.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ warned = "operators are launched one by one instead"
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Recorded operators run as they are, without a compiler; the functions that were recorded."""
+    """Run recorded operators as they are, without a compiler.
+
+    The fixture lists the functions that were recorded.
+    """
     functions: list[Any] = []
 
     def keep(function: Any, **options: Any) -> Any:
@@ -66,7 +72,10 @@ def kept_of(env: BatchedEnv) -> tuple[list[Any], list[Any]]:
 
 
 def play_both(env: BatchedEnv, twin: BatchedEnv, turns: int, exact: bool = True, between: Any = None) -> None:
-    """Compiled steps of one environment beside plain ones of the other, each by a policy of its own."""
+    """Play compiled steps of one environment and plain ones of the other.
+
+    Each has a policy of its own.
+    """
     policies = [Drawing(each) for each in (env, twin)]
     keys = kept_of(env)
     steps, ours, theirs = CompiledSteps(env, policies[0], *keys), env.reset(), twin.reset()

@@ -1,4 +1,7 @@
-"""Rollouts that a function plays whole: those of the plain loop to the bit, or the plain loop itself."""
+"""Rollouts that a function plays whole.
+
+They have the bits of the plain loop, or are the plain loop itself.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ def greedy_tables(env: PackingEnv) -> PackingPolicy:
 
 
 class PlainPlayer:
-    """Plays whole rollouts by the plain loop, and counts them; `spoil` changes what it gives."""
+    """Play whole rollouts by the plain loop, and count them.
+
+    `spoil` changes the result.
+    """
 
     def __init__(self, reason: str = "", spoil: Callable[[BatchedEnv, Played], Played] | None = None) -> None:
         self.reason, self.spoil = reason, spoil

@@ -1,4 +1,7 @@
-"""Graphed rollouts: the same steps as the plain loop, replay after replay, whatever happens in between."""
+"""Graphed rollouts have the steps of the plain loop.
+
+Replay after replay, whatever happens in between.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,10 @@ def _copy_into(old: Any, new: Any) -> None:
 
 
 def capture_on_cpu(body: Callable[[], TensorDictBase], device: torch.device) -> Graph:
-    """A stand-in for a CUDA graph: replays know no Python, only operators and addresses."""
+    """A stand-in for a CUDA graph.
+
+    Replays know no Python, only operators and addresses.
+    """
     assert device.type == "cpu"
     recorder, random = _Recorder(), torch.get_rng_state()
     with recorder:
@@ -170,7 +176,10 @@ def test_a_replay_goes_on_without_copies_from_outside(monkeypatch: pytest.Monkey
 
 
 def load(env: PackingEnv, turn: int) -> TensorDictBase:
-    """The state of another environment, its seed too; it is left alone."""
+    """Load the state of another environment, its seed too.
+
+    The other one is left alone.
+    """
     other = env.like(env.num_envs, seed=77 + turn)
     current, state = other.reset(), other.state_dict()
     kept = {name: value.clone() for name, value in state.items()}

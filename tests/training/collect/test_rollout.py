@@ -1,4 +1,7 @@
-"""Rollouts and n-step returns: by hand, against TorchRL's `MultiStep`, of one robot each, and in pieces as in one."""
+"""Rollouts and n-step returns.
+
+By hand, against TorchRL's `MultiStep`, of one robot each, and in pieces.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ from torchrl_gpu.training.packing.heightmap_codec import HeightmapCodec
 
 
 def steps_of(reward: torch.Tensor, done: torch.Tensor) -> TensorDict:
-    """Steps (N, T) whose observation is 100·environment + time, in `next` half a step later."""
+    """Return steps (N, T) whose observation is 100·environment + time.
+
+    In `next` it is half a step later.
+    """
     num, length = reward.shape
     obs = (100.0 * torch.arange(num)[:, None] + torch.arange(length)).unsqueeze(-1)
     done = done.unsqueeze(-1)
@@ -311,7 +317,10 @@ def test_nothing_is_read_back() -> None:
 
 
 def solid_rollouts(n_steps: int, seed: int = 0) -> tuple[Rollout, Rollout, HeightmapCodec, DeepestBottomLeft]:
-    """One as it is and one that packs, of environments that go the same way; a policy that draws nothing."""
+    """Return a plain rollout and one that packs.
+
+    Their environments go the same way, by a policy that draws nothing.
+    """
     plain, packs = (solids_env(seed=seed) for _ in range(2))
     store, arguments = HeightmapCodec(packs), (["box_heightmap", "item_id"], n_steps, 1.0)
     assert store.dtype == torch.uint8
@@ -418,7 +427,10 @@ NAMES = "utilization", "success"
 
 
 def seen(done: list[int], utilization: list[float]) -> TensorDict:
-    """Steps with both names; a success is a bin that is more than half full."""
+    """Return steps with both names.
+
+    A success is a bin that is more than half full.
+    """
     made = steps(done, utilization)
     return made.set("success", made["utilization"] > 0.5)
 

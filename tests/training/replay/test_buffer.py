@@ -1,4 +1,7 @@
-"""Replay: prioritised sampling against a naive twin, and what is saved beside a checkpoint."""
+"""Replay: prioritised sampling against a naive twin.
+
+And what is saved with a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -259,7 +262,10 @@ def test_sums_are_those_of_the_priorities_as_they_are(change: str) -> None:
 
 
 def test_sums_are_restored_as_they_were_rounded() -> None:
-    """A sum that is made anew may be rounded otherwise, on another device above all, and draw another transition."""
+    """Sums are restored, not computed again.
+
+    A sum that is made anew may be rounded otherwise, on another device above all, and draw another transition.
+    """
     saved, loaded = DevicePrioritySampler(300), DevicePrioritySampler(300)
     saved.extend(torch.arange(300))
     state = {name: value.clone() for name, value in saved.state_dict().items()}

@@ -23,7 +23,10 @@ CPU = torch.device("cpu")
 
 
 class NumberedEnv(EpisodicEnv):
-    """Episodes of random lengths, short ones among them; each picture says environment, episode and step."""
+    """Episodes of random lengths, short ones among them.
+
+    Each picture shows environment, episode and step.
+    """
 
     def __init__(self, num_envs: int = 3, odds: float = 0.2, seed: int | None = 0, device: str = "cpu") -> None:
         self.odds = odds
@@ -68,7 +71,10 @@ def policy(state: Any) -> Any:
 
 
 class Played:
-    """A rollout into a replay, and beside it every transition with its clips, in the order in which it was added."""
+    """A rollout into a replay, and every transition with its clips.
+
+    In the order in which they were added.
+    """
 
     def __init__(self, capacity: int = 40, n_steps: int = 1, **options: Any) -> None:
         torch.manual_seed(0)

@@ -1,4 +1,7 @@
-"""Compiled losses: as the operators give them, in whole runs and resumed ones; and what cannot compile runs plainly."""
+"""Compiled losses are as the operators give them.
+
+In whole runs and resumed ones, and what cannot compile runs plainly.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compiles_to(function: Callable[[list[Tensor]], list[Tensor]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled functions give what `function` makes of losses, errors and gradients, in this order."""
+    """Let compiled functions give what `function` makes of the results.
+
+    It is given losses, errors and gradients, in this order.
+    """
     monkeypatch.setattr(torch, "compile", lambda module, **options: lambda *given: function(module(*given)))
 
 
@@ -103,7 +109,10 @@ def test_the_compiler_of_this_machine_gives_the_same(tmp_path: Path, caplog: pyt
 
 
 def assert_learned_alike(one: nn.Module, other: nn.Module) -> None:
-    """Adam makes much of gradients that are nearly zero, so that weights are compared with the way that they went."""
+    """Assert that weights moved alike.
+
+    Adam makes much of gradients that are nearly zero, so weights are compared with the way that they went.
+    """
     begin, *ends = (torch.cat([weight.flatten() for weight in each.parameters()]) for each in (module(), one, other))
     assert (ends[0] - ends[1]).norm() < 0.02 * (ends[0] - begin).norm()
 

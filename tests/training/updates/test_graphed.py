@@ -1,4 +1,7 @@
-"""Graphed updates: the same as the plain loop, replay after replay, whatever is changed in between."""
+"""Graphed updates are the same as the plain loop.
+
+Replay after replay, whatever is changed in between.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,10 @@ def agent_of(name: str, **changes: Any) -> Agent:
 
 
 def optimizer_of(agent: Agent, make: Callable[..., Optimizer] = Adam) -> Optimizer:
-    """A group for each loss; the second learns at another rate."""
+    """An optimizer with a group for each loss.
+
+    The second learns at another rate.
+    """
     optimizer = make([{"params": weights} for weights in agent.parameter_groups.values()])
     for group in optimizer.param_groups[1:]:
         group["lr"] /= 4
@@ -72,7 +78,10 @@ def optimizer_of(agent: Agent, make: Callable[..., Optimizer] = Adam) -> Optimiz
 
 @cache
 def transitions(name: str) -> TensorDictBase:
-    """Of robots that explore; some do not count."""
+    """Return transitions of robots that explore.
+
+    Some do not count.
+    """
     agent, env = agent_of(name, exploration=EpsilonGreedy(1.0)), marine_env("v2" if name in DISCRETE else "v3")
     rollout = Rollout(env, env.stored_keys, 3, agent.gamma, group=agent.space.group)
     torch.manual_seed(5)

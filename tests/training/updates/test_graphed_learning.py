@@ -1,4 +1,7 @@
-"""Graphed learning: all updates from a rollout the same as the plain loop, whatever is changed in between."""
+"""Graphed learning is the same as the plain loop.
+
+All updates from a rollout, whatever is changed in between.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The two networks: what comes out for what goes in, and that every weight is used."""
+"""The two networks: their outputs, and that every weight is used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The hierarchical packer: against a naive twin, against the rules that it adds to, and the laws of its choices."""
+"""The hierarchical packer.
+
+Against a naive twin, against the rules that it adds to, and the laws of its choices.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ def scenes(kind: str) -> tuple[PackingEnv, list[tuple[TensorDictBase, list[Grown
 
 
 def grown(env: PackingEnv, row: TensorDictBase) -> Grown:
-    """By how much each placement of an item raises the pile, in bin volumes, by slot and action."""
+    """Return by how much each placement of an item raises the pile.
+
+    In bin volumes, by slot and action.
+    """
     per_item, found = row["legal_mask"][0].numel(), defaultdict(dict)
     for candidate in naive.candidates(env, row):
         rise = (candidate.after.astype(np.float64) - candidate.before).sum() * env.bin.cell_area
@@ -57,13 +63,19 @@ def grown(env: PackingEnv, row: TensorDictBase) -> Grown:
 
 
 class NaivePacker:
-    """The packer, one bin, one item and one placement at a time; it shares networks and planes, and nothing else."""
+    """The packer, one bin, one item and one placement at a time.
+
+    It shares networks and planes with the other, and nothing else.
+    """
 
     def __init__(self, env: PackingEnv, packer: HierarchicalPacker) -> None:
         self.env, self.packer, self.networks = env, packer, packer.networks
 
     def slot(self, row: TensorDictBase, grown: Grown) -> int:
-        """The item of the best score among those with a legal placement, the first of equals."""
+        """Return the item of the best score among those that fit.
+
+        The first of equals.
+        """
         fits = [k for k, legal in enumerate(row["legal_mask"]) if legal.any()]
         return max(fits, key=lambda k: (self.item_score(row, k, grown), -k), default=0)
 

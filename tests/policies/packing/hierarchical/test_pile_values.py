@@ -1,4 +1,7 @@
-"""Values of irregular piles, and the packer by them: against plain loops, and the laws of both."""
+"""Values of irregular piles, and the packer by them.
+
+Against plain loops, and the laws of both.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,10 @@ def test_a_pit_is_one_for_the_cubes_that_are_wider() -> None:
 
 
 def naive_action(env: PackingEnv, packer: PileValuePacker, row: TensorDictBase) -> tuple[dict[int, float], int]:
-    """Values of the placements of one bin that are looked at, by action, and that of the item's first one."""
+    """Return values of the placements of one bin that are looked at.
+
+    By action, with the value of the item's first placement.
+    """
     per_item = row["legal_mask"][0].numel()
     growth = packer.planes.growth(
         row["box_heightmap"][None], variants_of(env, row["item_id"][None]), row["z_map"].flatten(0, 1)[None]

@@ -1,4 +1,7 @@
-"""Observations of the networks: by hand on a small bin, and beside other definitions."""
+"""Observations of the networks.
+
+By hand on a small bin, and compared with other definitions.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ from torchrl_gpu.policies.packing.hierarchical.views import ItemViews, Placement
 
 
 def by_hand_env() -> PackingEnv:
-    """A bin of 4×4×4 cells of a metre, grid step 2, and one item of 3×1 columns: 0 to 2, 1 to 2, 1 to 3."""
+    """A bin of 4×4×4 cells of a metre with grid step 2.
+
+    Its one item has 3×1 columns: 0 to 2, 1 to 2, 1 to 3.
+    """
     item = voxels((3, 1, 3), [(0, 0, 0), (0, 0, 1), (1, 0, 1), (2, 0, 1), (2, 0, 2)])
     size = {"bin_size": (4.0, 4.0, 4.0), "resolution": 4, "grid_step": 2}
     return solids_env(1, **size, items=Voxels(item), orientations="fixed", visible_items=1)

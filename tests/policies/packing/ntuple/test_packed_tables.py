@@ -1,4 +1,7 @@
-"""Tables in the form of a checkpoint: a few megabytes, the same bits, and nothing from outside trusted."""
+"""Tables in the form of a checkpoint.
+
+A few megabytes, the same bits, and nothing from outside is trusted.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Refined values against bins that were really packed and counts of the NumPy kernels."""
+"""Refined values against bins that were really packed.
+
+Counts are compared with those of the NumPy kernels.
+"""
 
 from __future__ import annotations
 

@@ -23,7 +23,10 @@ pytestmark = pytest.mark.skipif(bool(native.problem()), reason="no C++ compiler"
 
 
 def made_tables(plan: PatchPlan, cells: int = 5) -> PatchTables:
-    """Tables that have learned: random weights, of which those that are turned or mirrored are the same."""
+    """Tables that have learned.
+
+    Random weights, the same for patches that are turned or mirrored.
+    """
     size = (cells, cells, plan.levels)
     env = PackingEnv(1, items=RandomBoxes(1, 2), bin_size=size, resolution=cells, device="cpu", seed=0)
     tables = PatchTables(AgentSpace.of(env), plan.shapes, plan.levels)

@@ -135,7 +135,10 @@ def test_pools_that_cannot_be(pool: object, message: str) -> None:
 def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(
     orientations: str, items: object, knows: str, foretold: bool
 ) -> None:
-    """One candidate and one item after the other, in environments that are put into that state."""
+    """Against one candidate and one item after the other.
+
+    Environments are put into that state.
+    """
     torch.manual_seed(3)  # gives states in some of which it decides otherwise
     env = environment(orientations=orientations, items=items, include=("z_map", "future_items", "packed_items"))
     tables, shown = tables_of(env), env.reset()
@@ -181,7 +184,10 @@ def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(
 
 @pytest.mark.parametrize("items", [RandomBoxes(1, 3), CutBoxes(1, 3, pool=None)], ids=["random", "cut"])
 def test_the_better_half_of_the_placements_meets_more_futures(items: object) -> None:
-    """One candidate and one future after the other, in environments that are put into that state."""
+    """Against one candidate and one future after the other.
+
+    Environments are put into that state.
+    """
     torch.manual_seed(6)
     env = environment(items=items, include=("z_map", "packed_items"))
     tables, shown = tables_of(env), env.reset()
@@ -261,7 +267,10 @@ def test_parts_of_the_futures(candidates: int, futures: int, parts: list[int]) -
 
 
 def test_futures_go_on_from_what_came() -> None:
-    """Items are as likely as the network says after those that came and those drawn before."""
+    """Items are as likely as the network says.
+
+    After those that came and those drawn before.
+    """
     env = environment(items=CutBoxes(1, 3, pool=None), include=("z_map", "packed_items"))
     network = NextItems.of(env, ages=3, width=8)
     torch.nn.init.normal_(network.layers[-1].weight, generator=torch.Generator().manual_seed(1))

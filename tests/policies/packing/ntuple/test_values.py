@@ -1,4 +1,7 @@
-"""Values of bins after placements: each backend against a naive definition, laws, and what is refused."""
+"""Values of bins after placements.
+
+Each backend against a naive definition, laws, and what is refused.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,10 @@ def scene(plan: PatchPlan, seed: int, rows: int = 3, cells: tuple[int, int] = (5
 
 
 def naive_value(heights: np.ndarray, weight: np.ndarray, plan: PatchPlan) -> float:
-    """One patch after the other; the index written out as a number in a mixed base."""
+    """Return the value by one patch after the other.
+
+    The index is written out as a number in a mixed base.
+    """
     x_cells, y_cells = heights.shape
     framed = np.full((x_cells + 2, y_cells + 2), plan.levels, dtype=int)
     framed[1:-1, 1:-1] = np.minimum(heights, plan.levels)
@@ -97,7 +103,10 @@ SETTINGS += [(POOLED, step, pool) for step in (1, 3) for pool in (2, 3)]
     ("plan", "step", "pool"), SETTINGS, ids=lambda each: "+".join(getattr(each, "shapes", [str(each)]))
 )
 def test_a_placement_is_worth_the_bin_after_it(plan: PatchPlan, step: int, pool: int, backend: str) -> None:
-    """Placed in fine cells, and seen in coarse ones: as high as the highest fine cell of each."""
+    """A placement is made in fine cells and seen in coarse ones.
+
+    A coarse cell is as high as its highest fine one.
+    """
     weight, coarse, rows = weights(plan), (4, 3), 8
     fine = tuple(cells * pool for cells in coarse)
     g = torch.Generator().manual_seed(pool)

@@ -39,8 +39,11 @@ def worthless(env: PackingEnv) -> PatchTables:
 
 @pytest.fixture
 def second_cube(tmp_path: Path) -> PackingEnv:
-    """Two columns, two cells high. Two cubes, and then what fits only if the second one stands beside the first (a
-    plate over both) or upon it (a column): the same is visible in both bins, and either can be filled."""
+    """A bin in which the second cube's place decides what fits.
+
+    Two columns, two cells high, two cubes, and then a box that fits only if the second cube stands beside the first (a
+    plate over both) or upon it (a column). The same is visible in both bins, and either can be filled.
+    """
     cube, plate, column = [1, 1, 1], [2, 1, 1], [1, 1, 2]
     items = sequences(tmp_path, [[cube, cube, plate], [cube, cube, column]])
     changes = {"bin_size": (2.0, 1.0, 2.0), "resolution": (2, 1), "orientations": "fixed", "include": SHOWN}
@@ -79,7 +82,10 @@ def test_more_of_what_is_left_outweighs_less(tmp_path: Path) -> None:
 
 
 def best_packing(sizes: list[tuple[int, int, int]], turns: bool, heights: np.ndarray, ceiling: int) -> int:
-    """Most cells that boxes fill, one after the other, until one fits nowhere; without a rule of stability."""
+    """Return the most cells that boxes fill, one after the other.
+
+    Until one fits nowhere, without a rule of stability.
+    """
     if not sizes:
         return 0
     most = None
@@ -150,7 +156,10 @@ def test_lines_that_differ_in_what_is_left_both_go_on() -> None:
 
 
 def line_values(env: PackingEnv, tables: PatchTables, shown: Any, depth: int) -> Tensor:
-    """Value of the best line of so many items that begins with each action, (N, A), step by step in `env`."""
+    """Return the value of the best line that begins with each action.
+
+    (N, A), of the given number of items, step by step in `env`.
+    """
     state, rows = env.state_dict(), env.num_envs
     worth = torch.full((rows, env.num_actions), -torch.inf)
     values = torch.where(shown["action_mask"], values_in(tables, shown), -torch.inf)
@@ -172,7 +181,10 @@ def line_values(env: PackingEnv, tables: PatchTables, shown: Any, depth: int) ->
 
 @pytest.mark.parametrize(("stability", "num_items"), [("none", 50), ("support", 3)])
 def test_lines_are_worth_what_they_fill_and_the_bin_behind_them(stability: str, num_items: int) -> None:
-    """Two items deep, in bins that are nearly full and where sequences end; the beam holds every line."""
+    """Two items deep, in bins that are nearly full.
+
+    Sequences end there too, and the beam holds every line.
+    """
     torch.manual_seed(0)
     changes = {"bin_size": (3.0, 3.0, 3.0), "resolution": 3, "num_items": num_items, "stability": stability}
     env = environment(items=RandomBoxes(1, 2), include=SHOWN, **changes).like(8)

@@ -1,4 +1,7 @@
-"""Probabilities of the next item: the network beside a plain loop, its fit, its files."""
+"""Probabilities of the next item.
+
+The network compared with a plain loop, its fit, its files.
+"""
 
 from __future__ import annotations
 
