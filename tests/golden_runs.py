@@ -80,7 +80,8 @@ QUIET: Options = {
 }
 REPLAY: Options = {
     "model.batch_size": 8,
-    "model.replay.capacity": 200,  # fewer than are played, so that it wraps around
+    # Fewer than are played, so that it wraps around.
+    "model.replay.capacity": 200,
     "model.warmup_frames": 48,
     "model.rollout_steps": 4,
     "model.updates_per_step": 2,
@@ -98,7 +99,8 @@ ORDERS = REPLAY | EPISODES | NARROW
 ORDERS |= {
     "model.env.num_envs": 2,
     "model.env.num_items": 6,
-    "model.env.resolution": "[30,20]",  # cells of 40 mm
+    # Cells of 40 mm.
+    "model.env.resolution": "[30,20]",
     "model.env.items": "torchrl_gpu.envs.packing.items.RandomBoxes",
     "model.env.items.min_side": 2,
     "model.env.items.max_side": 8,
@@ -138,7 +140,8 @@ IRREGULAR |= {
     "model.manager_period": 2,
     "model.shortlist": 6,
     "model.item_shortlist": 2,
-    "model.n_steps": 6,  # whole episodes, as shipped
+    # Whole episodes, as shipped.
+    "model.n_steps": 6,
 }
 EVALUATE = ("--device=cpu", "--cases=2", "--batch=2", "--timed=0", *(f"--{k}={v}" for k, v in SMALL_BINS.items()))
 MARINE = REPLAY | {
@@ -162,7 +165,8 @@ PLACING: Options = {
     for network in ("actor", "critic")
     for size, number in (("channels", 8), ("blocks", 1))
 }
-IN_FLOAT32 = {"trainer.precision": "32-true"}  # in the shipped bfloat16, a last bit may be rounded away
+# A last bit may be rounded away in the shipped bfloat16.
+IN_FLOAT32 = {"trainer.precision": "32-true"}
 
 CLONING = EPISODES | {
     "model.env.items.pool": 16,
@@ -293,7 +297,8 @@ def _write_demonstrations() -> None:
 
 # -- what is kept of a run ---------------------------------------------------------------------------------------------
 
-DIGITS = 16  # of a hash
+# Digits of a hash.
+DIGITS = 16
 LIGHTNINGS_OWN = ("epoch", "loops", "callbacks", "pytorch-lightning_version")
 CLOCKED = re.compile(r"throughput/|gpu/|memory|elapsed|^seconds$|(^|_)ms$|^ms/|(/|_per_)(s|h)$")
 NOT_NUMBERS = ("machine", "versions", "commit", "arguments", "config", "path", "epoch")
@@ -406,7 +411,8 @@ def differences(recorded: Any, found: Any, where: str = "") -> Iterator[str]:
             yield f"{where}: {len(recorded)} entries were recorded; now {len(found)}"
         for i, (a, b) in enumerate(zip(recorded, found, strict=False)):
             yield from differences(a, b, f"{where}[{i}]")
-    elif repr(recorded) != repr(found):  # equal for nan; not for 0.0 and -0.0, 1 and 1.0
+    # nan is equal to itself here, while 0.0 and -0.0, and 1 and 1.0, differ.
+    elif repr(recorded) != repr(found):
         yield f"{where}: {_short(recorded)} was recorded; now {_short(found)}"
 
 
@@ -450,7 +456,8 @@ def _other_tensors(recorded: Sequence[str], found: Sequence[str], where: str) ->
         yield f"{where}: {form}: {forms[0][form]} gone, {forms[1][form]} new"
 
 
-LONGEST = 8  # lines of one place
+# Most lines of one place.
+LONGEST = 8
 
 
 def _short(value: Any) -> str:

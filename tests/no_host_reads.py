@@ -18,13 +18,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchrl_gpu import native
 
 _SYNCHRONISING = {
-    "_local_scalar_dense",  # item(), bool(), int(), float(), if, while
+    # From item(), bool(), int(), float(), if and while.
+    "_local_scalar_dense",
     "_unique",
     "_unique2",
     "allclose",
     "bincount",
     "equal",
-    "lift_fresh",  # torch.tensor(...) of host data: a copy to the device
+    # From torch.tensor(...) of host data, a copy to the device.
+    "lift_fresh",
     "masked_select",
     "nonzero",
     "unique_consecutive",

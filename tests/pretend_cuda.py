@@ -79,12 +79,15 @@ def activate() -> None:
     driver = _load_driver()
     sys.modules["triton"] = None  # type: ignore[assignment]  # its kernels want a driver
     import torch
-    import torch._dynamo  # which wants to know torch's functions as they are
+
+    # It needs torch's functions before they are replaced.
+    import torch._dynamo
 
     from tests.pretend.harness import device, factories, files, tensors
 
     torch._C._ensureCUDADeviceGuardSet()
-    ctypes.c_int.in_dll(driver, "devices").value = 16  # as many as its guards say they have, or more
+    # At least as many as its guards say they have.
+    ctypes.c_int.in_dll(driver, "devices").value = 16
     tensors.install()
     factories.install()
     device.install()

@@ -33,7 +33,8 @@ NETWORK = ["--model.agent.network.channels=4", "--model.agent.network.blocks=1"]
 BC_NETWORK = ["--model.network.channels=4", "--model.network.blocks=1"]
 UPDATES = ["--model.batch_size=8", "--model.replay.capacity=200", "--model.warmup_frames=32"]
 UPDATES += ["--model.updates_per_step=2"]
-ROLLOUTS = ["--model.rollout_steps=4", "--model.epochs=1", "--model.minibatches=2"]  # of runs without replay
+# Options of runs without replay.
+ROLLOUTS = ["--model.rollout_steps=4", "--model.epochs=1", "--model.minibatches=2"]
 EPISODES = ["--data.steps_per_epoch=2", "--data.num_episodes=3", "--data.num_val_episodes=2"]
 EPISODES += ["--data.batch_size=4", "--trainer.log_every_n_steps=1"]
 TABLES = ["--model.tables.patches=[2x2,3x3:1]", "--model.rollout_steps=4"]
@@ -43,7 +44,8 @@ SMALL = {
     "packing_dqn.yaml": [*NETWORK, "--model.env.num_envs=4", "--model.env.items.pool=16"],
     "packing_irregular.yaml": [
         "--model.env.num_envs=3",
-        "--model.env.resolution=10",  # cells of 40 mm
+        # Cells of 40 mm.
+        "--model.env.resolution=10",
         "--model.env.orientations=yaw",
         "--model.env.num_items=4",
         "--model.env.visible_items=2",
@@ -51,13 +53,15 @@ SMALL = {
         "--model.networks.channels=[16,8]",
         "--model.n_steps=6",
         "--model.worker_updates=1",
-        "--data.pictures=false",  # of solids they take longer than the run
+        # Pictures of solids take longer than the run.
+        "--data.pictures=false",
     ],
     "packing_orders.yaml": [
         *NETWORK,
         "--model.env.num_envs=2",
         "--model.env.num_items=6",
-        "--model.env.resolution=[12,8]",  # cells of 100 mm
+        # Cells of 100 mm.
+        "--model.env.resolution=[12,8]",
         "--data.sequences=orders.json",
     ],
     "packing_refined.yaml": ["--model.env.num_envs=4", "--model.rollout_steps=4", "--model.batch_size=8"],
@@ -88,7 +92,8 @@ SMALL = {
     ],
 }
 AS_ON_CUDA = ["--trainer.deterministic=true", "--model.env.backend=eager"]
-ORDERS = {  # millimetres: one order that fits with ease, one in which a turned box is needed
+# Millimetres: one order that fits with ease, and one in which a turned box is needed.
+ORDERS = {
     "00100406": [(300, 200, 150), (600, 400, 300), (255, 195, 101)],
     "00100407": [(790, 1190, 500), (1200, 800, 400)],
 }
@@ -207,7 +212,8 @@ def test_a_checkpoint_knows_its_configuration(checkpoint: str, tmp_path: Path) -
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump(content[ENTRY]["config"]))
     made = lightning_cli.build("fit", ["--config", str(config)]).model
-    made.load_state_dict(content["state_dict"])  # the same architecture, without the YAML of the run
+    # The same architecture, without the YAML of the run.
+    made.load_state_dict(content["state_dict"])
     assert made.batch_size == 8
     assert made.env.num_envs == 4
 
@@ -220,7 +226,8 @@ def test_a_seed_decides_a_run(checkpoint: str, tmp_path: Path) -> None:
         args += ["--trainer.callbacks=[torchrl_gpu.callbacks.EpisodeCheckpoint]", "--trainer.limit_val_batches=0"]
         assert cli.main(["fit", *small("packing_dqn.yaml"), *args]) is None
         weights[name] = torch.load(root / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
-    first = torch.load(checkpoint, weights_only=True)["state_dict"]  # of another process
+    # These weights are of another process.
+    first = torch.load(checkpoint, weights_only=True)["state_dict"]
     assert all(torch.equal(first[key], weights["a"][key]) for key in first)
     assert not all(torch.equal(first[key], weights["b"][key]) for key in first)
 
@@ -232,14 +239,16 @@ def test_irregular_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         args = [*small("packing_irregular.yaml", max_steps=2), "--data.num_episodes=2", *AS_ON_CUDA]
         assert cli.main(["fit", *args]) is None
     assert torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 2
-    shown = capsys.readouterr().out  # with the final table
+    # The final table is printed, too.
+    shown = capsys.readouterr().out
     rows = json.loads((run / "evaluation.json").read_text())["policies"]
     assert "manager + worker" in {row["policy"] for row in rows}
     assert all(row["policy"] in shown and row["num_episodes"] == 2 for row in rows)
     assert all(0 < row["utilization"] < 1 for row in rows)
 
 
-ELSEWHERE = ("packing_dqn", "packing_irregular", "dishwashing")  # above, and in `test_configs`
+# The tests above and `test_configs` run these.
+ELSEWHERE = ("packing_dqn", "packing_irregular", "dishwashing")
 
 
 @pytest.mark.parametrize("name", [name for name in SMALL if not name.startswith(ELSEWHERE)])
@@ -270,7 +279,8 @@ def test_real_orders_after_small_bins(checkpoint: str, tmp_path: Path, capsys: p
             assert film.n_frames >= len(order)
     best = max(rows, key=lambda row: row["utilization"])
     volumes = [sum(x * y * z for x, y, z in order) / (1200 * 800 * 1500) for order in ORDERS.values()]
-    assert best["utilization"] == pytest.approx(sum(volumes) / 2, rel=1e-4)  # all of it: true volumes, not whole cells
+    # All of it: true volumes, not whole cells.
+    assert best["utilization"] == pytest.approx(sum(volumes) / 2, rel=1e-4)
     assert best["num_packed"] == 2.5
 
 

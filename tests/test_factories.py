@@ -24,7 +24,8 @@ from torchrl_gpu.policies import PackingPolicy
 PACKAGE = Path(__file__).parent.parent / "torchrl_gpu"
 FACTORIES = {"empty", "zeros", "ones", "full", "arange", "range", "linspace", "logspace", "eye", "tensor"}
 FACTORIES |= {"rand", "randn", "randint", "randperm", "normal", "scalar_tensor", "asarray", "empty_strided"}
-FROM_DATA = {"as_tensor"}  # which have a dtype already
+# These have a dtype already.
+FROM_DATA = {"as_tensor"}
 # Modules that call C++, and what makes tensors of any form beside `native.output`.
 CALLERS = ("native/operators.py", "envs/packing/kernels/compiled.py", "policies/packing/ntuple/values.py")
 UNFILLED = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}

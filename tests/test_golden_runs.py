@@ -48,7 +48,8 @@ def test_what_is_kept_of_a_checkpoint(tmp_path: Path) -> None:
     assert forms == {"weights": ["float32 2", "int64 scalar"], "optimizer": ["float32 2"]}
     assert len(kept["random"]) == 1
     assert [line.split()[1] for line in kept["environment and replay"]] == ["2×3", "4"]
-    assert changes(kept, checkpoint(tmp_path)) == []  # not what the callbacks keep, which was drawn anew
+    # What the callbacks keep was drawn anew, and does not count.
+    assert changes(kept, checkpoint(tmp_path)) == []
 
 
 def test_names_and_places_of_tensors_do_not_count(tmp_path: Path) -> None:
@@ -61,10 +62,12 @@ def test_names_and_places_of_tensors_do_not_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        torch.tensor([1.0, 2.0]).nextafter(torch.tensor([9.0, 2.0])),  # the last bit of one of them
+        # The last bit of one of them.
+        torch.tensor([1.0, 2.0]).nextafter(torch.tensor([9.0, 2.0])),
         torch.tensor([2.0, 1.0]),
         torch.tensor([[1.0, 2.0]]),
-        torch.tensor([1.0, 2.0]).view(torch.int32),  # the same bytes
+        # The same bytes.
+        torch.tensor([1.0, 2.0]).view(torch.int32),
     ],
     ids=["bit", "order", "shape", "type"],
 )
@@ -135,7 +138,8 @@ def test_it_checks_what_it_recorded(program: Callable[..., int], capsys: pytest.
     assert program("--record") == 0
     assert program() == 0
     assert "2 runs, no difference" in capsys.readouterr().out
-    assert program(loss=0.1 + 1e-18) == 0  # the same number
+    # This is the same number.
+    assert program(loss=0.1 + 1e-18) == 0
     assert program(loss=0.1 + 2e-17) == 1
     assert "packing, fit-24, curves, loss[0]: 0.1 was recorded; now 0.10000000000000002" in capsys.readouterr().out
     assert program(more=[1.0]) == 0

@@ -56,7 +56,8 @@ def test_cyclonedds_is_asked_for_where_it_has_wheels() -> None:
     assert found.marker is not None
     usual = {"python_version": "3.13", "platform_machine": "x86_64"}
     assert found.marker.evaluate(usual)
-    assert found.marker.evaluate(usual | {"platform_machine": "arm64"})  # Apple's
+    # Apple's machines.
+    assert found.marker.evaluate(usual | {"platform_machine": "arm64"})
     assert not any(found.marker.evaluate(usual | changed) for changed in NO_WHEEL)
 
 

@@ -63,7 +63,8 @@ def test_imports_run_one_way() -> None:
     for path in MODULES:
         mine = part_of_file(path)
         if mine == "__init__":
-            continue  # names of the whole package, fetched when they are asked for
+            # Names of the whole package are fetched when they are asked for.
+            continue
         for name in imported(path):
             other = part(name)
             if other is not None and other != mine:
@@ -76,7 +77,8 @@ def test_imports_within_streaming_run_one_way() -> None:
     for path in (PACKAGE / "streaming").rglob("*.py"):
         mine = path.relative_to(PACKAGE).parts[1].removesuffix(".py")
         if mine == "__init__":
-            continue  # the public names, fetched when they are asked for
+            # The public names are fetched when they are asked for.
+            continue
         for name in imported(path):
             words = name.split(".")
             if words[:2] == ["torchrl_gpu", "streaming"] and len(words) > 2:

@@ -69,7 +69,8 @@ def test_under_the_mode_small_operators_are_those_of_a_gpu() -> None:
         assert native.runs_on(x)
     with pytest.raises(HostRead), NoHostReads():
         x[0].item()
-    assert native.runs_on(x)  # as before, after an error too
+    # This holds as before, after an error too.
+    assert native.runs_on(x)
 
 
 class StockEnv(PackingEnv):
@@ -83,6 +84,7 @@ def test_torchrls_own_path_reads_the_device() -> None:
     env = StockEnv(4, backend="eager", device="cpu", seed=0)
     first = env.reset()
     with NoHostReads():
-        env.step(first.set("action", legal_action(first["action_mask"])))  # what reads is the restart, not the step
+        # The restart reads, not the step.
+        env.step(first.set("action", legal_action(first["action_mask"])))
     with NoHostReads(), pytest.raises(HostRead, match="_local_scalar_dense"):
         env.step_and_maybe_reset(first.set("action", legal_action(first["action_mask"])))

@@ -20,7 +20,8 @@ def test_no_command_needs_a_posix_name(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "tests.posix_taken_away", str(tmp_path)]
     said = subprocess.run(
         words,
-        env=os.environ | {"PYTHONIOENCODING": "cp1252"},  # as where Windows writes to a pipe
+        # Windows writes to a pipe like this.
+        env=os.environ | {"PYTHONIOENCODING": "cp1252"},
         capture_output=True,
         encoding="cp1252",
         check=False,

@@ -62,7 +62,8 @@ def test_arriving_pays_more_than_hovering(folder: Path, monkeypatch: pytest.Monk
     from point import PointEnv
 
     env = PointEnv(256, device="cpu", seed=1)
-    nearer = 2 * torch.tensor([0, 1]) + torch.tensor([[1], [0]])  # of a side of the square and an axis, the action
+    # The action by side of the square and axis.
+    nearer = 2 * torch.tensor([0, 1]) + torch.tensor([[1], [0]])
 
     def earned(nearest: float) -> tuple[torch.Tensor, torch.Tensor]:
         current = env.set_seed(1) and env.reset()
@@ -110,7 +111,8 @@ def test_it_trains_streams_resumes_and_is_evaluated(folder: Path, monkeypatch: p
     run("fit", "--config", "point.yaml", *SMALL, "--ckpt_path=last", "--trainer.max_steps=32")
     again = torch.load(checkpoints / "last.ckpt", weights_only=True)
     assert again["global_step"] == 32
-    assert again["frames"] == saved["frames"] + 2 * 4 * 8  # two training steps, four steps of eight environments each
+    # Two training steps, four steps of eight environments each.
+    assert again["frames"] == saved["frames"] + 2 * 4 * 8
     capfd.readouterr()
     run("test", "--config", "point.yaml", *SMALL, "--ckpt_path=best")
     said = capfd.readouterr().out

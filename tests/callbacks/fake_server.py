@@ -24,7 +24,8 @@ class FakeServer:
     def __init__(self, watched: tuple[str, ...] = (), settings: ServerSettings | None = None) -> None:
         FakeServer.last = self
         self.watched, self.settings = set(watched), settings
-        self.kept: set[str] = set()  # streams with a picture for whoever comes, which here never grows old
+        # Streams with a picture for every new viewer, which here never grows old.
+        self.kept: set[str] = set()
         self.url, self.running, self.asked = "http://127.0.0.1:8080/", False, 0
         self.declared: dict[str, str | None] = {}
         self.families: dict[str, tuple[int, str | None]] = {}

@@ -82,11 +82,13 @@ def test_one_whenever_a_multiple_of_episodes_is_crossed(tmp_path: Path) -> None:
     fit(module(), tmp_path, 16, diary, saver(4, keep=100, name="sac_video"))
     due = crossings(diary.episodes, 4)
     assert stems(tmp_path) == {"last", *(f"sac_video_ep{count}" for count in due)}
-    assert 0 < len(due) < 8  # not at every step, and not never
+    # It is due at some steps, but not at every step.
+    assert 0 < len(due) < 8
 
 
 def test_by_updates_nothing_waits_for_an_episode(tmp_path: Path) -> None:
-    fit(module(), tmp_path, 14, saver(every_n_updates=5, keep=100))  # two updates a training step
+    # There are two updates in a training step.
+    fit(module(), tmp_path, 14, saver(every_n_updates=5, keep=100))
     assert stems(tmp_path) == {"last", "updates-6", "updates-10"}
 
 
@@ -101,7 +103,8 @@ class Clock(Callback):
 
 def test_by_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fit(module(), tmp_path, 16, Clock(25.0, monkeypatch), saver(every_n_minutes=1.0, keep=100))
-    assert stems(tmp_path) == {"last", "updates-6", "updates-10", "updates-16"}  # at 75, 125 and 200 of 200 s
+    # These are at 75, 125 and 200 of 200 s.
+    assert stems(tmp_path) == {"last", "updates-6", "updates-10", "updates-16"}
 
 
 @pytest.mark.parametrize("seconds", [1.0, 2.0])
@@ -116,9 +119,11 @@ def test_saving_that_takes_too_much_of_the_time_is_a_warning(
 
     monkeypatch.setattr(run_folder, "publish", slow)
     long = data(steps_per_epoch=100)
-    fit(module(), tmp_path, 24, clock, saver(every_n_updates=2), data_module=long)  # 12 steps, and as many saves
+    # 12 steps, and as many saves.
+    fit(module(), tmp_path, 24, clock, saver(every_n_updates=2), data_module=long)
     said = [str(each.message) for each in recwarn if "saving takes" in str(each.message)]
-    assert len(said) == (seconds > 1.5)  # 6.25% of the time, and 3.2%
+    # Saving takes 6.25% of the time, and 3.2%.
+    assert len(said) == (seconds > 1.5)
     assert all("saving takes 6.2% of the time" in line for line in said)
 
 
@@ -133,7 +138,8 @@ def test_a_resumed_run_saves_nothing_before_it_is_due(tmp_path: Path) -> None:
     diary = Diary()
     finished = int(torch.load(last(tmp_path / "half"), weights_only=True)["meter"]["finished"])
     fit(module(), tmp_path / "rest", 10, diary, saver(finished), ckpt_path=last(tmp_path / "half"))
-    assert diary.episodes[0] == finished >= 2  # a multiple that had been crossed before
+    # It crossed a multiple before.
+    assert diary.episodes[0] == finished >= 2
     assert diary.episodes[-1] < 2 * finished
     assert stems(tmp_path / "rest") == {"last"}
 
@@ -163,7 +169,8 @@ def test_one_that_is_due_before_a_validation_waits_for_it(tmp_path: Path) -> Non
             there.append((tmp_path / "checkpoints" / "updates-6.ckpt").exists())
 
     fit(module(), tmp_path, 12, Look(), saver(every_n_updates=6))
-    assert there == [False, True]  # at updates 6 and 12
+    # These are at updates 6 and 12.
+    assert there == [False, True]
 
 
 class Luck(Callback):
@@ -183,7 +190,8 @@ def best_step(folder: Path) -> int:
 
 def test_the_best_one_by_what_validation_finds(tmp_path: Path) -> None:
     callback = saver(monitor="val/luck")
-    fit(module(), tmp_path, 18, Luck({6: 0.25, 12: 0.75, 18: 0.5}), callback)  # the validations of three epochs
+    # These are the validations of three epochs.
+    fit(module(), tmp_path, 18, Luck({6: 0.25, 12: 0.75, 18: 0.5}), callback)
     assert best_step(tmp_path) == 12
     assert parts_of(tmp_path / "checkpoints" / "best.ckpt") == []
     assert callback.state_dict()["best"] == 0.75
@@ -194,7 +202,8 @@ def test_a_run_from_an_older_checkpoint_keeps_a_better_best(tmp_path: Path) -> N
         return saver(monitor="val/luck", every_n_updates=6, mode="min")
 
     fit(module(), tmp_path, 12, saving(), Luck({6: -0.2, 12: -0.8}))
-    last(tmp_path).unlink()  # as after a kill
+    # A kill may leave this.
+    last(tmp_path).unlink()
     older = tmp_path / "checkpoints" / "updates-6.ckpt"
     before = (tmp_path / "checkpoints" / "best.ckpt").read_bytes()
     fit(module(), tmp_path, 12, saving(), Luck({12: -0.5}), ckpt_path=older)
@@ -206,11 +215,13 @@ def test_a_run_from_an_older_checkpoint_keeps_a_better_best(tmp_path: Path) -> N
 def test_what_is_best_is_read_from_the_folder(tmp_path: Path) -> None:
     fit(module(), tmp_path / "a", 6, saver(monitor="val/luck"), Luck({6: 0.8}))
     fit(module(), tmp_path / "b", 12, saver(monitor="val/luck"), Luck({12: 0.5}), ckpt_path=last(tmp_path / "a"))
-    assert best_step(tmp_path / "b") == 12  # the first one there
+    # This is the first one there.
+    assert best_step(tmp_path / "b") == 12
     best = tmp_path / "a" / "checkpoints" / "best.ckpt"
     best.write_bytes(best.read_bytes()[:5000])
     fit(module(), tmp_path / "a", 12, saver(monitor="val/luck"), Luck({12: 0.5}), ckpt_path=last(tmp_path / "a"))
-    assert best_step(tmp_path / "a") == 12  # as the other one was torn
+    # The other one was torn.
+    assert best_step(tmp_path / "a") == 12
 
 
 def test_the_best_by_another_measure_is_no_measure(tmp_path: Path) -> None:
@@ -260,7 +271,8 @@ def test_the_copy_of_a_run_leaves_the_original_alone(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "original", tmp_path / "copy")
     fit(module(), tmp_path / "copy", 12, saver(every_n_updates=4, keep=2), ckpt_path=last(tmp_path / "copy"))
     assert {path.name: path.read_bytes() for path in files(tmp_path / "original")} == before
-    assert stems(tmp_path / "copy") == {"last", "updates-8", "updates-12"}  # where the older ones have gone
+    # The older ones went here.
+    assert stems(tmp_path / "copy") == {"last", "updates-8", "updates-12"}
 
 
 def test_a_strangers_checkpoint_names_nothing_to_remove(tmp_path: Path) -> None:
@@ -280,7 +292,8 @@ def test_within_a_run_updates_decide_and_no_clock(tmp_path: Path, clock: float) 
         put(tmp_path, name, step, saved_s=1e9 - clock * step)
         os.utime(tmp_path / f"{name}.ckpt", (1e9 - clock * step,) * 2)
     assert newest_checkpoint(tmp_path)[0] == tmp_path / "updates-300.ckpt"
-    for path in tmp_path.glob("*.ckpt"):  # as another callback saves them: with no entry, only the time of the file
+    # Another callback saves them without an entry, with only the time of the file.
+    for path in tmp_path.glob("*.ckpt"):
         torch.save({"global_step": torch.load(path, weights_only=True)["global_step"]}, path)
         os.utime(path, (1e9 - clock * 300,) * 2)
     assert newest_checkpoint(tmp_path)[0] == tmp_path / "updates-300.ckpt"
@@ -330,7 +343,8 @@ def test_two_runs_do_not_save_to_one_folder_at_a_time(tmp_path: Path) -> None:
                 fit(module(), tmp_path, 2, EpisodeCheckpoint())
 
     fit(module(), tmp_path, 2, EpisodeCheckpoint(), Another())
-    fit(module(), tmp_path, 2, EpisodeCheckpoint())  # it is free again
+    # The folder is free again.
+    fit(module(), tmp_path, 2, EpisodeCheckpoint())
 
 
 @pytest.mark.parametrize("moment", ["write_whole", "publish", "strategies.SingleDeviceStrategy.save_checkpoint"])
@@ -355,7 +369,8 @@ def test_what_is_interrupted_leaves_that_before(tmp_path: Path, monkeypatch: pyt
     (part,) = content[ENTRY]["parts"]
     assert differences(before["replay"], torch.load(last(tmp_path).with_name(part), weights_only=True)["replay"]) == []
     fit(module(), tmp_path, 4, EpisodeCheckpoint(), ckpt_path=last(tmp_path))
-    assert stems(tmp_path) == {"last"}  # what lay around has gone
+    # Leftovers have gone.
+    assert stems(tmp_path) == {"last"}
 
 
 @pytest.mark.parametrize(("which", "where"), [("checkpoint", 0.3), ("part", 0.6)])
@@ -367,7 +382,8 @@ def test_one_byte_that_is_another_is_seen(tmp_path: Path, which: str, where: flo
     path.write_bytes(bytes(content))
     with pytest.raises((ValueError, UnpicklingError), match=r"checksum mismatch|Weights only load failed"):
         fit(module(), tmp_path / "again", 6, saver(), ckpt_path=last(tmp_path))
-    found, torn = newest_checkpoint(tmp_path / "checkpoints")  # `--ckpt_path last` passes it over
+    # `--ckpt_path last` passes it over.
+    found, torn = newest_checkpoint(tmp_path / "checkpoints")
     assert found == tmp_path / "checkpoints" / "updates-4.ckpt"
     assert [str(path) in line for line in torn] == [True]
     fit(module(), tmp_path, 6, saver(), ckpt_path=found)
@@ -459,10 +475,12 @@ def test_what_another_callback_saves_goes_on_without_its_replay(tmp_path: Path) 
     made = module()
     made.run_config = {"model": {"init_args": {"agent": "x"}}}
     fit(made, tmp_path, 4)
-    for name, weights_only in (("weights", True), ("plain", False)):  # as Lightning's `ModelCheckpoint` does
+    # Lightning's `ModelCheckpoint` saves both ways.
+    for name, weights_only in (("weights", True), ("plain", False)):
         made.trainer.save_checkpoint(tmp_path / f"{name}.ckpt", weights_only)
         content = torch.load(tmp_path / f"{name}.ckpt", weights_only=True)
-        assert content[ENTRY]["config"] == made.run_config  # by which `load_policy` goes
+        # `load_policy` reads this.
+        assert content[ENTRY]["config"] == made.run_config
     resumed = fit(module(), tmp_path, 6, data_module=data(), ckpt_path=tmp_path / "plain.ckpt")
     assert resumed.trainer.global_step == 6
 
@@ -496,7 +514,8 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("default_interrupts")
 @pytest.mark.parametrize(
-    ("number", "raised", "updates"),  # within an epoch, and before a validation
+    # Within an epoch, and before a validation.
+    ("number", "raised", "updates"),
     [(signal.SIGTERM, SIGTERMException, 6), (signal.SIGINT, SystemExit, 4)],
 )
 def test_a_run_that_is_asked_to_end_goes_on_as_if_it_never_had(

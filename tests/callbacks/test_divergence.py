@@ -73,7 +73,8 @@ def test_the_batches_that_it_came_from_are_written(tmp_path: Path) -> None:
     content = torch.load(tmp_path / "diverged" / "update-10.pt", weights_only=True)
     assert content["update"] == 10
     errors = [batch.pop("td_error") for batch in content["batches"]]
-    assert [bool(each.isnan().any()) for each in errors] == [False] * 9 + [True]  # from weights broken by update 9
+    # Update 9 breaks the weights.
+    assert [bool(each.isnan().any()) for each in errors] == [False] * 9 + [True]
     assert differences(content["batches"], [batch.exclude("td_error").to_dict() for batch in seen]) == []
     assert content["batches"][0]["next"]["reward"].shape == (16, 1)
 
@@ -128,7 +129,8 @@ def test_gradients_that_are_whole_are_left_alone(tmp_path: Path) -> None:
 
 def test_updates_that_are_skipped_now_and_then_end_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchrl_gpu.callbacks.divergence._IN_A_ROW", 3)
-    now_and_then = [Poison(3, until=4), Poison(6, until=7)]  # four of them, two in a row
+    # Four of them are broken, two in a row.
+    now_and_then = [Poison(3, until=4), Poison(6, until=7)]
     with pytest.warns(UserWarning, match="Divergence: ") as told:
         run = fit(module(), tmp_path, 10, *now_and_then, Divergence("skip"), saver())
     assert run.trainer.global_step == 10
@@ -153,7 +155,8 @@ def test_a_resumed_run_that_goes_back_again_lowers_rates_again() -> None:
         world_size=1,
         checkpoint_callbacks=[],
     )
-    assert resumed.make_error(trainer, "NaN").times == 0  # no checkpoint: it does not go back
+    # Without a checkpoint it does not go back.
+    assert resumed.make_error(trainer, "NaN").times == 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torchrl_gpu.callbacks.divergence.EpisodeCheckpoint", SimpleNamespace)
         trainer.checkpoint_callbacks = [saver]
@@ -176,7 +179,8 @@ def test_batches_are_bounded_while_a_training_step_makes_many_updates() -> None:
     large = TensorDict({"x": torch.zeros(1, dtype=torch.uint8).expand(100 * 2**20)}, [100 * 2**20])
     for _ in range(5):
         recent.append(large)
-    assert len(recent) == 2  # of 100 MiB each
+    # Each has 100 MiB.
+    assert len(recent) == 2
     recent.append(TensorDict({"x": torch.zeros(1, dtype=torch.uint8).expand(2**30)}, [2**30]))
     assert len(recent) == 1
 
@@ -193,7 +197,8 @@ def test_a_schedule_follows_a_rate_that_was_lowered() -> None:
     optimizer.step()
     schedule.step()
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.8 / 4 / 2)
-    callback.on_train_start(trainer, network)  # as it is asked again, for no other time of going back
+    # It is called again, and not because the run went back.
+    callback.on_train_start(trainer, network)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.8 / 4 / 2)
 
 
@@ -208,7 +213,8 @@ def test_only_broken_gradients_are_dropped(inputs: list[float]) -> None:
     broken = [torch.tensor([2.0, 3.0]), torch.tensor(inputs)]
     assert bool(drop_broken(broken))
     assert torch.equal(torch.cat(broken), torch.zeros(4))
-    large = [torch.tensor([3e38]), torch.tensor([-3e38, 1.0])]  # the sum of their squares is not finite
+    # The sum of their squares is not finite.
+    large = [torch.tensor([3e38]), torch.tensor([-3e38, 1.0])]
     assert not bool(drop_broken(large))
     assert torch.equal(torch.cat(large), torch.tensor([3e38, -3e38, 1.0]))
 

@@ -96,12 +96,14 @@ def test_a_stream_that_somebody_chooses_waits_for_a_picture(
         seen.append((streams.watched(), streams.chosen()))
 
     watched_by("env2")
-    watched_by("env2")  # still without a picture
+    # It still has no picture.
+    watched_by("env2")
     streams.publish(only=["env2"])
     watched_by("env2")
     watched_by("env2", "best")
     watched_by()
-    watched_by("env2")  # its picture is no second old
+    # Its picture is less than a second old.
+    watched_by("env2")
     watched_by()
     clock[0] += 1.5
     watched_by("env2")
@@ -121,14 +123,16 @@ def test_a_stream_stays_with_an_environment_until_its_episode_ends(view: Counted
     server.watched = {"worst"}
     streams = EnvStreams(server, view, NAMES, 32, 24)
     streams.publish()
-    view.reached[2] = 5.0  # no longer the worst
+    # It is no longer the worst.
+    view.reached[2] = 5.0
     streams.publish()
     assert [meta["env"] for meta in server.metas("worst")] == [2, 2]
     assert server.ended == []
     view.episode[2], view.step[2] = 2, 0
     streams.publish()
     assert server.ended == [("worst", {"env": 2, "episode_step": 6, "episode": 1, "return": 5.0})]
-    assert server.metas("worst")[-1]["env"] == 1  # the mean of the steps is 3.8 now
+    # The mean of the steps is 3.8 now.
+    assert server.metas("worst")[-1]["env"] == 1
 
 
 def test_what_is_drawn_before_the_first_episode_ends_none(view: Counted, server: FakeServer) -> None:
@@ -145,7 +149,8 @@ def test_a_numbered_stream_marks_the_end_of_episodes(view: Counted, server: Fake
     server.watched = {"env2"}
     streams = EnvStreams(server, view, NAMES, 32, 24)
     streams.publish()
-    view.episode[4] += 1  # of another one
+    # Another episode begins.
+    view.episode[4] += 1
     streams.publish()
     assert server.ended == []
     view.episode[2] += 1
@@ -166,7 +171,8 @@ def test_a_grid_by_hand(view: Counted, server: FakeServer) -> None:
     server.watched = {"grid"}
     EnvStreams(server, view, ("grid",), 33, 24).publish()
     ((_, frames, meta),) = server.published
-    assert frames.shape == (5, 8, 11, 3)  # 3 by 3 places, of a third of the size
+    # 3 by 3 places, of a third of the size.
+    assert frames.shape == (5, 8, 11, 3)
     assert [int(frame.max()) for frame in frames] == [0, 1, 2, 3, 4]
     assert meta == {"env": "0–4", "return": pytest.approx(0.38), "episode": 6}
 
@@ -273,7 +279,8 @@ def test_pictures_tell_what_the_policy_does_where_its_name_is_given(server: Fake
         assert 0 <= meta["inference_ms"] < 1e4
     assert server.metas("env4")[0] == server.metas("env4:action")[0]
     assert "policy" not in server.metas("grid")[0]
-    streams = EnvStreams(server, Counted(), ("env2",), 32, 24, Policy(), "DQN")  # which shows nobody an observation
+    # This policy shows nobody an observation.
+    streams = EnvStreams(server, Counted(), ("env2",), 32, 24, Policy(), "DQN")
     server.watched = {"env1"}
     streams.publish()
     assert "policy" not in server.metas("env1")[0]
@@ -284,7 +291,8 @@ def test_an_overlay_follows_its_base(server: FakeServer) -> None:
     streams = EnvStreams(server, view, NAMES, 32, 24, Policy())
     server.watched = {"worst"}
     streams.publish()
-    view.reached[2] = 5.0  # no longer the worst, but it stays
+    # It is no longer the worst, but it stays.
+    view.reached[2] = 5.0
     server.watched = {"worst", "worst:action"}
     streams.publish()
     assert [meta["env"] for meta in server.metas("worst") + server.metas("worst:action")] == [2, 2, 2]

@@ -66,7 +66,8 @@ def run(folder: Path, who: str) -> None:
         fit(module(), folder, 8, EpisodeCheckpoint(), workers, kills)
     finally:
         assert len(kills.pids) == 2
-        assert [pid for pid in kills.pids if Path(f"/proc/{pid}").exists()] == []  # nobody is left behind
+        # No process is left behind.
+        assert [pid for pid in kills.pids if Path(f"/proc/{pid}").exists()] == []
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory")
@@ -85,7 +86,8 @@ def test_a_killed_worker_changes_nothing_and_the_run_resumes_without_workers(
 def test_ctrl_c_leaves_no_worker_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(SystemExit):
         run(tmp_path, "all")
-    assert "another one continues" not in caplog.text  # workers leave Ctrl-C to the run
+    # Workers leave Ctrl-C to the run.
+    assert "another one continues" not in caplog.text
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory")

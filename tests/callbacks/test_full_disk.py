@@ -64,7 +64,8 @@ class OnAFullDisk(EpisodeCheckpoint):
 
 
 MKSTEMP = tempfile.mkstemp
-no_validation = partial(data, steps_per_epoch=100)  # within a run
+# Nothing is validated within a run.
+no_validation = partial(data, steps_per_epoch=100)
 
 
 def test_a_full_disk_costs_a_warning_and_no_checkpoint(tmp_path: Path) -> None:
@@ -77,8 +78,10 @@ def test_a_full_disk_costs_a_warning_and_no_checkpoint(tmp_path: Path) -> None:
         assert differences(run.state_dict(), whole) == []
         stems = {path.stem for path in (folder / "checkpoints").glob("*.ckpt")}
         assert stems == {"updates-12", "updates-16", "last"}
-        assert len(list((folder / "checkpoints").iterdir())) == 6  # of each a part, and nothing else
-        assert newest_checkpoint(folder / "checkpoints")[1] == []  # each is whole
+        # Each has one part, and there is nothing else.
+        assert len(list((folder / "checkpoints").iterdir())) == 6
+        # Each is whole.
+        assert newest_checkpoint(folder / "checkpoints")[1] == []
 
 
 def no_temporary_files(*args: Any, **kwargs: Any) -> Any:
@@ -122,7 +125,8 @@ def test_the_disk_that_is_named_is_the_one_that_was_full(tmp_path: Path, monkeyp
 
 def test_what_was_not_saved_takes_nobodys_place(tmp_path: Path) -> None:
     """Neither that of an older one that is kept, nor that of the best one."""
-    saver = OnAFullDisk(5, 10)  # neither update 8 nor, with the largest value, update 6 can be saved
+    # Neither update 8 nor, with the largest value, update 6 can be saved.
+    saver = OnAFullDisk(5, 10)
     saver.monitor = "val/luck"
     with pytest.warns(UserWarning, match="is not saved"):
         fit(module(), tmp_path, 12, Luck({6: 2.0, 12: 1.0}), saver)
@@ -137,7 +141,8 @@ def test_where_the_checkpoint_fits_and_its_replay_does_not(tmp_path: Path) -> No
     sizes = last(tmp_path).stat().st_size, part_of(last(tmp_path)).stat().st_size
     with pytest.warns(UserWarning, match="is not saved"), pytest.raises(OSError, match="last checkpoint could not"):
         fit(module(), tmp_path, 8, OnAFullDisk(6, 100, min(sizes) + 1), ckpt_path=last(tmp_path))
-    assert newest_checkpoint(tmp_path / "checkpoints")[1] == []  # nothing is torn
+    # Nothing is torn.
+    assert newest_checkpoint(tmp_path / "checkpoints")[1] == []
     assert differences(everything(last(tmp_path)), before) == []
 
 
@@ -208,7 +213,8 @@ def test_a_run_outlives_a_logger(tmp_path: Path) -> None:
     said = [str(each.message) for each in told if "LoggerGuard" in str(each.message)]
     assert said[0] == ("LoggerGuard: Failing failed ([Errno 28] No space left on device): the run goes on without it")
     assert [line.endswith("calls of Failing failed in all") for line in said] == [False, True]
-    assert dead.calls == 12  # two that went well, and ten in a row that did not
+    # Two went well, and ten in a row did not.
+    assert dead.calls == 12
     assert (Path(alive.log_dir) / "metrics.csv").read_text() == (
         Path(CSVLogger(tmp_path / "csv", version=0).log_dir) / "metrics.csv"
     ).read_text()
@@ -234,7 +240,8 @@ def test_what_went_well_begins_the_count_of_failures_anew(tmp_path: Path) -> Non
     plan = [*[True] * 9, False, *[True] * 9, False, *[True] * 10]
     for fails in [*plan, False]:
         call(fails)
-    assert asked == plan  # ten in a row are enough: it was not asked again
+    # Ten in a row are enough: it was not asked again.
+    assert asked == plan
 
 
 @pytest.mark.filterwarnings("ignore:LoggerGuard")

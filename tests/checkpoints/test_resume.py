@@ -206,7 +206,8 @@ def test_epochs_are_counted_once_however_often_a_run_stops(tmp_path: Path) -> No
 
 def test_a_loader_begins_anew_unless_it_goes_on() -> None:
     loader = StepLoader(5)
-    for _ in range(2):  # as where only three of its five batches are asked for
+    # A run asks for only three of its five batches, too.
+    for _ in range(2):
         steps = iter(loader)
         assert [next(steps) for _ in range(3)] == [1, 2, 3]
     loader.load_state_dict({"done": 3})

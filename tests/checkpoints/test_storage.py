@@ -116,7 +116,8 @@ def test_only_old_ones_of_the_run_are_removed(storage: CheckpointStorage, tmp_pa
     storage.remove_old(RUN, 2)
     left = [(remote.run, remote.stem, remote.saved_ms) for remote in storage.list_remotes()]
     assert left == [
-        ("ffffffffffff", "last", 1000),  # the run that was uploaded to last, whatever its clock says
+        # The run that was uploaded last counts, whatever its clock says.
+        ("ffffffffffff", "last", 1000),
         (RUN, "best", 4500),
         (RUN, "updates-4", 4000),
         (RUN, "updates-3", 3000),
@@ -140,8 +141,10 @@ def test_within_a_run_updates_decide_not_the_order_of_uploads(storage: Checkpoin
     uploaded = storage.put(*saved(tmp_path, "last", 16.0, saved_s=1e9))
     assert [remote.step for remote in storage.list_remotes()] == [300, 16]
     storage.remove_old(RUN, 1, uploaded)
-    assert len(storage.list_remotes()) == 2  # what was just uploaded never goes at once
-    storage.put(*saved(tmp_path, "last", 20.0, generation=1))  # the run has gone back
+    # What was just uploaded never goes at once.
+    assert len(storage.list_remotes()) == 2
+    # The run has gone back.
+    storage.put(*saved(tmp_path, "last", 20.0, generation=1))
     assert [remote.step for remote in storage.list_remotes()] == [20, 300, 16]
 
 
@@ -174,7 +177,8 @@ def test_two_that_remove_at_once(storage: CheckpointStorage, tmp_path: Path, mon
         storage.put(*saved(tmp_path, f"updates-{at_s:.0f}", at_s))
     listed = storage.list_remotes()
     storage.remove_old(RUN, 1)
-    monkeypatch.setattr(storage, "list_remotes", lambda: listed)  # as it was before the other one removed
+    # The list is from before the other one removed.
+    monkeypatch.setattr(storage, "list_remotes", lambda: listed)
     storage.remove_old(RUN, 1)
     assert storage.fetch_newest(tmp_path / "there")[0]
 

@@ -49,7 +49,8 @@ def test_the_command_writes_every_raw_timing(tmp_path: Path, capsys: pytest.Capt
         assert ours["ratio"] == pytest.approx(ours["rate"] / reference["rate"])
         assert ours["share_of_copy"] == pytest.approx(ours["rate"] * ours["bytes_per_step"] / copied["rate"])
         assert "ratio" not in reference
-    assert rows[2]["bytes_per_step"] == 8 * 100 + 5 * 200  # heights in and out; z-maps and masks out
+    # Heights in and out, z-maps and masks out.
+    assert rows[2]["bytes_per_step"] == 8 * 100 + 5 * 200
     printed = " ".join(capsys.readouterr().out.split())
     assert "× NumPy" in printed
     assert "GPU utilisation n/a" in printed
@@ -139,7 +140,8 @@ SMALL = small("packing.yaml", 50)
 
 def test_by_hand() -> None:
     found = estimate(7200, Rate(2.0, "by hand"), 0.44)
-    assert found["hours"] == 1.0  # 7,200 updates at two a second
+    # 7,200 updates at two a second.
+    assert found["hours"] == 1.0
     assert found["cost"] == pytest.approx(0.44)
     assert estimate(7200, Rate(4.0, "by hand"), None)["cost"] is None
 
@@ -148,7 +150,8 @@ def test_a_given_rate(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--config", "packing.yaml", "--price", "3", "--throughput", "0.25"]
     assert cli.main(["cost", *words], "torchrl-gpu") is None
     said = capsys.readouterr().out.splitlines()
-    assert said == [  # 500 updates at a quarter a second are 2,000 s
+    # 500 updates at a quarter a second are 2,000 s.
+    assert said == [
         "packing.yaml: 500 updates at 0.25 updates/s: 33.3 minutes",
         "at 3 USD an hour: 1.67 USD",
         "rate: given by --throughput",
@@ -164,10 +167,12 @@ def test_a_trial_here(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkey
     found = json.loads(capsys.readouterr().out)
     assert found["updates"] == 50
     updates, _ = re.match(r"measured just now, (\d+) updates in ([\d.]+) s on ", found["source"]).groups()  # type: ignore[union-attr]
-    assert 0 < int(updates) < 50  # the trial is shorter than the run
+    # The trial is shorter than the run.
+    assert 0 < int(updates) < 50
     assert found["updates_per_s"] > 0
     assert found["cost"] == pytest.approx(0.44 * 50 / found["updates_per_s"] / 3600)
-    assert list(tmp_path.iterdir()) == []  # a trial leaves nothing
+    # A trial leaves nothing.
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_recorded_rate(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

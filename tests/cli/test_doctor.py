@@ -77,7 +77,8 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> list[SelfTest]:
     monkeypatch.setattr(self_tests, "_run_in_subprocess", apart)
     monkeypatch.setattr(self_tests, "_passes_in_fork", lambda test: False)
     monkeypatch.setattr(SelfTest, "keep", lambda test, failure: None)
-    monkeypatch.setattr(self_tests, "reads_disk", True)  # and again when this test is over
+    # monkeypatch restores it when this test is over.
+    monkeypatch.setattr(self_tests, "reads_disk", True)
     monkeypatch.setattr(self_tests, "KNOWN_FAILURES", {})
     for chosen in (native.problem, kernels.fastest_of, kernels.log_slower, probes.nvenc_problem):
         chosen.cache_clear()

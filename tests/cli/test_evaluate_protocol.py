@@ -45,7 +45,8 @@ def test_a_user_s_file_and_named_policies(tmp_path: Path, capsys: pytest.Capture
     assert cli.main(["evaluate", "bpp10", "--device=cpu", "--protocol=cut2", *words], "torchrl-gpu") is None
     shown = capsys.readouterr().out
     assert "cut2: 2 sequences from 0 of mine.pt" in shown
-    assert shown.count("2 visible") == 3  # of both rules, and of the published policy
+    # Both rules and the published policy.
+    assert shown.count("2 visible") == 3
     assert "random legal" not in shown
 
 
@@ -54,7 +55,8 @@ def test_visible_boxes_are_searched_beside_the_policy(capsys: pytest.CaptureFixt
     assert cli.main(["evaluate", "bpp10", "--device=cpu", "--protocol=rs", *words], "torchrl-gpu") is None
     shown = capsys.readouterr().out
     assert "pretrained rs, searching (3, 4)" in shown
-    assert shown.count("3 visible") == 3  # the policy, the search, and the published one
+    # The policy, the search, and the published one.
+    assert shown.count("3 visible") == 3
 
 
 @pytest.mark.parametrize("protocol", ["cut2", "rs"])
@@ -85,7 +87,8 @@ def test_a_checkpoint(checkpoint: str, capfd: pytest.CaptureFixture[str]) -> Non
     assert cli.main([*QUICK, "--protocol=cut2", "--policy", "random", checkpoint], "torchrl-gpu") is None
     assert f"some ({checkpoint})" in capfd.readouterr().out
     assert cli.main([*QUICK, "--protocol=discrete125", "--policy", checkpoint], "torchrl-gpu") == 2
-    assert "error: " in capfd.readouterr().err  # of one orientation, where two are asked for
+    # It has one orientation, where two are asked for.
+    assert "error: " in capfd.readouterr().err
 
 
 def test_what_planners_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

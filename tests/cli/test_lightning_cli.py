@@ -72,16 +72,19 @@ def test_precision_auto_is_what_the_processor_multiplies(
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
     made = build_with(config, "--trainer.precision=auto", "--trainer.accelerator=cpu")
     assert made.trainer.precision == precision
-    assert made.config.fit.trainer.precision == precision  # and so in the run's saved config
+    # The run's saved config has it, too.
+    assert made.config.fit.trainer.precision == precision
     asked = build_with(config, "--trainer.precision=32-true", "--trainer.accelerator=cpu")
     assert asked.trainer.precision == "32-true"
 
 
-@pytest.mark.filterwarnings("ignore:Checkpoint directory")  # two runs, one folder
+# Two runs share one folder.
+@pytest.mark.filterwarnings("ignore:Checkpoint directory")
 def test_only_fit_saves_its_config(config: Path, tmp_path: Path) -> None:
     assert cli.main(["test", "--config", str(config)]) is None
     assert not (tmp_path / "run" / "config.yaml").exists()
-    for _ in range(2):  # a second run may take the place of the first
+    # A second run may take the place of the first.
+    for _ in range(2):
         assert cli.main(["fit", "--config", str(config)]) is None
     saved = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text(encoding="utf-8"))
     assert saved["model"]["init_args"]["env"]["init_args"]["num_envs"] == 8
@@ -173,7 +176,8 @@ class Malicious:
 def test_code_in_a_checkpoint_never_runs(
     error_of: Run, subcommand: str, form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")  # which torch obeys where nobody says otherwise
+    # torch obeys this where nobody says otherwise.
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     path = tmp_path / "malicious.ckpt"
     content = {"state_dict": {}, "pytorch-lightning_version": "2.6.6", "bad": Malicious(tmp_path / "ran")}
     if form == "archive":
@@ -239,7 +243,8 @@ def test_tokens_are_not_saved_with_the_configuration(config: Path) -> None:
     saved = saver.parser.dump(saver.config, skip_none=False)
     assert "token: null" in saved
     assert secret not in saved
-    assert secret in str(made.config)  # which the callback was made from
+    # The callback was made from it.
+    assert secret in str(made.config)
 
 
 def test_loggers_go_with_the_folder_of_the_run(tmp_path: Path) -> None:
@@ -268,7 +273,8 @@ def test_the_last_policy_of_a_run_plays_the_episodes_of_the_test(trained_dqn: st
     folder = f"--trainer.default_root_dir={Path(trained_dqn).parents[1]}"
     made = load_policy([*small("packing_dqn.yaml"), folder], "last", None, num_envs=2)
     assert (made.name, made.version, made.env.num_envs) == ("DQN", 6, 2)
-    assert made.env.seed == 1_000_003  # that of the data module, not of the run
+    # The seed is that of the data module, not of the run.
+    assert made.env.seed == 1_000_003
     saved = torch.load(trained_dqn, weights_only=True)["state_dict"]
     weights = dict(made.policy.named_parameters())  # type: ignore[attr-defined]
     assert any(torch.equal(value, kept) for value in weights.values() for kept in saved.values())

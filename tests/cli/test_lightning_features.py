@@ -34,7 +34,8 @@ TENSORBOARD = {"class_path": f"{PACKAGE}.loggers.TensorBoardLogger", "init_args"
 SAVER = {"class_path": "torchrl_gpu.callbacks.EpisodeCheckpoint", "init_args": {"monitor": "val/utilization"}}
 NO_OPTIMIZER = "as the module steps its own optimizer"
 FLOAT32 = "trainer.precision must be one of 32-true, bf16-mixed, 16-mixed, as observations and rewards are float32"
-Expected = str | None  # part of the one line; None where it works
+# Part of the one line, or None where it works.
+Expected = str | None
 
 CALLBACKS: dict[str, tuple[dict[str, Any], Expected]] = {
     "BackboneFinetuning": ({}, "use --model.learning_rates, which sets rates by loss, as agents have no `backbone`"),
@@ -79,7 +80,8 @@ PRECISIONS: dict[str, Expected] = {
 }
 PROFILERS: dict[str, Expected] = {"simple": None, "advanced": None, "pytorch": None, "xla": "torch_xla"}
 PROFILER_CLASSES = {"SimpleProfiler", "AdvancedProfiler", "PyTorchProfiler", "XLAProfiler"}
-BASES = {"Logger", "Profiler", "PassThroughProfiler"}  # to be made one's own
+# Classes that users subclass.
+BASES = {"Logger", "Profiler", "PassThroughProfiler"}
 FLAGS: dict[str, list[tuple[Any, Expected]]] = {
     "accelerator": [("cpu", None)],
     "accumulate_grad_batches": [
@@ -123,11 +125,15 @@ FLAGS: dict[str, list[tuple[Any, Expected]]] = {
     "use_distributed_sampler": [(False, None)],
     "val_check_interval": [(1, None), (0.5, None)],
 }
-ELSEWHERE = {"self", "callbacks", "logger", "precision", "profiler"}  # of the Trainer's arguments
+# Arguments of the Trainer that other tests cover.
+ELSEWHERE = {"self", "callbacks", "logger", "precision", "profiler"}
 
-ALONE = ("barebones", "enable_checkpointing", "fast_dev_run", "limit_val_batches")  # `test_what_a_run_leaves` has them
-BARS = ("ProgressBar", "RichProgressBar", "TQDMProgressBar")  # one at a time
-RESUMED = ("EarlyStopping", "ModelCheckpoint", "SpikeDetection", "Timer", "WeightAveraging")  # with a state
+# `test_what_a_run_leaves` covers these.
+ALONE = ("barebones", "enable_checkpointing", "fast_dev_run", "limit_val_batches")
+# Only one can be used at a time.
+BARS = ("ProgressBar", "RichProgressBar", "TQDMProgressBar")
+# These have a state.
+RESUMED = ("EarlyStopping", "ModelCheckpoint", "SpikeDetection", "Timer", "WeightAveraging")
 
 SHIPPED: dict[str, dict[str, Any]] = {
     "packing.yaml": {"tables": {"init_args": {"patches": ["2x2"]}}, "rollout_steps": 4},
@@ -250,7 +256,8 @@ def test_precision(fit: Fit, precision: str) -> None:
     check(fit({"precision": precision}), PRECISIONS[precision])
 
 
-@pytest.mark.parametrize("profiler", ["simple", "xla"])  # the other two cost seconds, and hook in at the same places
+# The other two cost seconds, and hook in at the same places.
+@pytest.mark.parametrize("profiler", ["simple", "xla"])
 def test_profiler(fit: Fit, profiler: str) -> None:
     check(fit({"profiler": profiler}), PROFILERS[profiler])
 

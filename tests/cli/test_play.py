@@ -58,7 +58,8 @@ def get(url: str, tries: int = 10) -> bytes:
         with urllib.request.urlopen(asked(url), timeout=60) as answer:
             return answer.read()
     except urllib.error.HTTPError as error:
-        if error.code != 503 or tries == 1:  # no frame within the server's own patience
+        # 503 means no frame within the server's own patience.
+        if error.code != 503 or tries == 1:
             raise
         return get(url, tries - 1)
 
@@ -71,11 +72,13 @@ def test_served_until_it_is_told_to_end(serving: Serving) -> None:
     assert found[1] == first[1]
     first_picture = picture = get(f"{found[1]}snapshot.jpg?stream=env0")
     assert picture.startswith(JPEG)
-    for _ in range(500):  # those that come at once are of one frame; who waits for a younger one watches meanwhile
+    # Pictures that come at once are of one frame, and waiting for a younger one counts as watching.
+    for _ in range(500):
         picture = get(f"{found[1]}snapshot.jpg?stream=env0")
         if picture != first_picture:
             break
-    assert picture != first_picture  # the bin fills while it is looked at
+    # The bin fills while it is watched.
+    assert picture != first_picture
     listed = json.loads(get(f"{found[1]}streams"))
     assert [(each["name"], each["base"], each.get("overlay")) for each in listed] == [
         ("env0", "env0", None),
@@ -92,7 +95,8 @@ def test_served_until_it_is_told_to_end(serving: Serving) -> None:
 
 def test_told_to_end_while_the_policy_is_loaded(serving: Serving) -> None:
     serving.says("serve: loading the policy.*")
-    (line,) = serving.ends()  # that which came, and it was not waited for the policy
+    # The message came, and the policy was not waited for.
+    (line,) = serving.ends()
     assert "loading the policy" in line
 
 

@@ -24,7 +24,8 @@ from torchrl_gpu.cli.errors import is_for_user, one_line
 from torchrl_gpu.cli.lightning_cli import build
 
 
-@pytest.mark.parametrize("subcommand", ["validate", "predict"])  # others have tests of their own
+# The others have tests of their own.
+@pytest.mark.parametrize("subcommand", ["validate", "predict"])
 def test_each_trainer_subcommand_runs(config: Path, subcommand: str) -> None:
     assert cli.main([subcommand, "--config", str(config)]) is None
 
@@ -136,7 +137,8 @@ def test_configs_are_found_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.chdir(tmp_path)
     for name in ("run.yaml", "run"):
         assert parser.resolve_configs(["-c", name]) == [f"--config={tmp_path / 'shipped' / 'run.yaml'}"]
-    (tmp_path / "run.yaml").touch()  # a path comes first
+    # A path comes first.
+    (tmp_path / "run.yaml").touch()
     assert parser.resolve_configs(["-c", "run.yaml"]) == ["--config=run.yaml"]
 
 
@@ -264,7 +266,8 @@ def test_a_mismatch_that_only_loading_finds_is_one_line() -> None:
     assert re.search("not those of this model: .* Linear: Missing .*bias.* size mismatch for weight", said)
 
 
-REFUSED: dict[str, list[tuple[str, str]]] = {  # what all of them begin with; what follows, and a part of the line
+# What all of them begin with, then the rest and a part of the line.
+REFUSED: dict[str, list[tuple[str, str]]] = {
     "bench": [
         ("packing --num_envs 0", "--num_envs must be at least 1; got 0"),
         ("packing --seconds nan", "--seconds must be a finite number above 0; got nan"),
@@ -344,7 +347,8 @@ REFUSED: dict[str, list[tuple[str, str]]] = {  # what all of them begin with; wh
         ("--config packing_dqn.yaml --output x --episodes 0", "--episodes must be at least 1; got 0"),
         ("--config packing_dqn.yaml --output x --ckpt_path nobody.ckpt", "nobody.ckpt: there is no such file"),
     ],
-    "record --config packing_dqn.yaml --output x": [  # options without an effect
+    # These options have no effect.
+    "record --config packing_dqn.yaml --output x": [
         ("--choose worst", "--choose has no effect with --format memmap; it needs mcap"),
         ("--most 3", "--most has no effect with --format memmap; it needs mcap"),
         ("--below 0.5 --format lerobot", "--below has no effect with --format lerobot; it needs mcap"),
@@ -362,7 +366,8 @@ def test_wrong_options_are_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TORCHRL_GPU_TOKEN", raising=False)
-    monkeypatch.setattr(play, "_load", pytest.fail)  # all that `play` refuses is found before
+    # Everything that `play` refuses is found before.
+    monkeypatch.setattr(play, "_load", pytest.fail)
     assert cli.main(line.format(tmp=tmp_path).split(), "torchrl-gpu") == 2
     (said,) = [each for each in capfd.readouterr().err.splitlines() if each.startswith("error: ")]
     assert message in said

@@ -45,7 +45,8 @@ def test_a_shift_that_is_recorded_is_the_shift_that_was_played(tmp_path: Path) -
             assert torch.equal(row["next", "done"], stepped["next", "done"][0])
             drawn.append(shown)
             current = env.maybe_reset(env.step_mdp(stepped))
-    off = (store.frames[:, None].float() - torch.stack(drawn)[None]).abs().mean((2, 3, 4))  # of each from each
+    # Distances of each frame from each drawing.
+    off = (store.frames[:, None].float() - torch.stack(drawn)[None]).abs().mean((2, 3, 4))
     assert off.diagonal().max() < 8, "H.264 loses little"
     assert torch.equal(off.argmin(1), torch.arange(18)), "and each frame is nearest to its own picture"
 

@@ -46,7 +46,8 @@ def test_from_a_config_to_actions_a_swap_and_an_end(tmp_path: Path, monkeypatch:
         assert [actions[0][name] for name in ("speed", "care", "safe")] == [0.0, 1.0, 1.0]
         sent = MESSAGES.floats([0.1] * 6)
         until(lambda: robot.publish("/sink", FLOATS, sent) or actions[-1]["safe"] == 0)
-        for _ in range(20):  # one after the other: some are taken together
+        # They come one after the other, as some are taken together.
+        for _ in range(20):
             run.tell(signal.SIGHUP)
         run.says(rf"ros: SAC of {path} decides now")
         path.write_text("no checkpoint")

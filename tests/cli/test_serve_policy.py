@@ -63,7 +63,8 @@ def test_a_cell_packs_on_where_a_killed_server_was(tmp_path: Path) -> None:
         first.process.kill()
         first.process.join()
     with ThreadPoolExecutor(1) as thread:
-        confirmed = thread.submit(cell.ask, "confirm")  # nobody is there
+        # Nobody is there.
+        confirmed = thread.submit(cell.ask, "confirm")
         with Serving([*words, port], tmp_path / "second") as second:
             second.says(told.format(1))
             assert confirmed.result()["packed"] == 4

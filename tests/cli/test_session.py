@@ -44,7 +44,8 @@ class Stage:
 def test_a_step_whenever_one_is_due_and_a_picture_of_each() -> None:
     stage = Stage(speed=2.0)
     stage.wait(1.4)
-    assert stage.steps == [1, 2, 3]  # at 0, 0.5 and 1 s
+    # At 0, 0.5 and 1 s.
+    assert stage.steps == [1, 2, 3]
     assert {meta["policy_version"] for meta in stage.server.metas("env0")} == {9}
 
 
@@ -52,7 +53,8 @@ def test_nothing_happens_for_nobody_but_a_picture_of_how_it_stands() -> None:
     stage = Stage(watched=())
     stage.wait(2.0)
     assert int(stage.env.state.step_count[0]) == 0
-    assert [meta["episode_step"] for _, _, meta in stage.server.published] == [0, 0]  # one of each, for whoever comes
+    # One of each, for every new viewer.
+    assert [meta["episode_step"] for _, _, meta in stage.server.published] == [0, 0]
     stage.server.watched = {"best"}
     stage.wait(0.1)
     assert len(stage.server.metas("best")) == 2
@@ -90,7 +92,8 @@ def test_pause_step_and_resume() -> None:
     stage.wait(2.0)
     assert stage.steps == [1]
     stage.send("resume")
-    stage.send("step")  # and pause
+    # And pause.
+    stage.send("step")
     assert stage.server.shown["paused"] is True
     stage.wait(2.0)
     assert stage.steps == [1, 2, 3]

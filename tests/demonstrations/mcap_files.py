@@ -12,8 +12,10 @@ from mcap_protobuf.decoder import DecoderFactory
 
 
 class Recording(NamedTuple):
-    schemas: dict[str, str]  # by topic
-    messages: dict[str, list[tuple[int, Any]]]  # by topic: time in nanoseconds, message
+    # Schemas by topic.
+    schemas: dict[str, str]
+    # Times in nanoseconds and messages, by topic.
+    messages: dict[str, list[tuple[int, Any]]]
     metadata: dict[str, dict[str, str]]
 
 

@@ -338,7 +338,8 @@ TURNS: dict[str, tuple[tuple[int, int, int, int], Callable[[np.ndarray], np.ndar
 def turned(path: Path, to: Path, matrix: tuple[float, float, float, float]) -> Path:
     """A file whose first track is shown by another matrix, as a phone writes it."""
     data = path.read_bytes()
-    at = data.index(b"tkhd") + 44  # behind name, flags, times, number, duration, layer and volume
+    # This is behind name, flags, times, number, duration, layer and volume.
+    at = data.index(b"tkhd") + 44
     a, b, c, d = (round(entry * 65536) for entry in matrix)
     entries = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
     to.write_bytes(data[:at] + entries + data[at + len(entries) :])

@@ -65,7 +65,8 @@ def test_an_install_without_h5py_names_the_extra(tmp_path: Path, monkeypatch: py
 
 
 def test_what_does_not_fit_into_memory_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with h5py.File(tmp_path / "a.hdf5", "w") as file:  # of 10 kB
+    # The file has 10 kB.
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
         demo = file.create_group("data/demo_0")
         demo["actions"] = np.zeros((6, 1))
         demo.create_dataset("obs/frames", (6, 4096, 4096, 3), np.uint8, chunks=(1, 1024, 1024, 3), compression="gzip")

@@ -53,7 +53,8 @@ def test_rows_are_those_of_the_frames(store: ClipStore) -> None:
 def test_keys_are_those_of_torchrl(store: ClipStore) -> None:
     """Names, shapes and dtypes, by TorchRL's own function."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchRL's own, while its datasets are imported
+        # TorchRL warns while its datasets are imported.
+        warnings.simplefilter("ignore")
         from torchrl.data.datasets.lerobot import lerobot_columns_to_tensordict
     columns = [drawn.data_columns(number) for number in range(len(LENGTHS))]
     given = {name: torch.tensor([row for each in columns for row in each[name]]) for name in columns[0]}
@@ -182,7 +183,8 @@ def changed_data(name: str, values: Any, kind: Any = None) -> Callable[[Path], N
     return spoil
 
 
-WHOLE = {  # what is wrong with the table of episodes is wrong with all of it
+# A fault of the table of episodes is a fault of the whole.
+WHOLE = {
     "episodes that are there twice": (changed_row(1, episode_index=0), "every episode once"),
     "no length": (changed_row(1, length=0), "lengths from 1"),
     "a negative time": (changed_row(1, **{"VIDEO/from_timestamp": -1.0}), "numbers from 0 on"),
@@ -207,7 +209,8 @@ def test_the_table_of_episodes_is_checked(copy: Path, name: str) -> None:
         load(copy, on_bad="skip")
 
 
-ONE = {  # what is wrong with the rows of a video is wrong with that video
+# A fault of the rows of a video is that video's alone.
+ONE = {
     "times in no order": (changed_row(2, **{"VIDEO/to_timestamp": 0.0}), "to_timestamp behind from_timestamp"),
     "times too long": (changed_row(2, **{"VIDEO/to_timestamp": 1.0}), "6 frames, 0.6 s of video, within one"),
     "more rows than frames": (changed_row(2, length=7, dataset_to_index=19), "7 rows, not 6"),

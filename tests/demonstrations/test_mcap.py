@@ -121,7 +121,8 @@ def test_an_error_leaves_nothing(tmp_path: Path) -> None:
 def test_what_a_killed_program_leaves_can_be_read(tmp_path: Path) -> None:
     writer, noise = McapWriter(tmp_path / "a.mcap"), np.random.default_rng(0)
     for i in range(40):
-        writer.write_vector("/noise", noise.random(2_000), i)  # 16 kB that no compression makes smaller
+        # 16 kB that no compression makes smaller.
+        writer.write_vector("/noise", noise.random(2_000), i)
     writer._file.flush()
     cut = (tmp_path / "a.mcap.part").read_bytes()
     writer.discard()
@@ -153,7 +154,8 @@ def test_what_is_no_frame_is_refused(frame: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "value"),
     [
-        ({"action_value": torch.tensor([[9.0, 8.0, 7.0], [1.0, 2.0, 5.0]])}, 2.0),  # of the second action, not the best
+        # The value is that of the second action, not the best.
+        ({"action_value": torch.tensor([[9.0, 8.0, 7.0], [1.0, 2.0, 5.0]])}, 2.0),
         ({"action_value": torch.zeros(2, 3), "chosen_action_value": torch.tensor([[3.0], [4.0]])}, 4.0),
         ({"chosen_action_value": torch.zeros(2, 1), "state_value": torch.tensor([[6.0], [7.0]])}, 7.0),
         ({}, None),

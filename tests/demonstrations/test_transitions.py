@@ -44,7 +44,8 @@ def test_a_split_is_by_episode_and_by_seed() -> None:
 def test_episodes_that_are_alike_stay_together() -> None:
     rows = shown().rows.clone()
     for name in ("action", "state"):
-        rows[name][8:10] = rows[name][4:6]  # the first half of a longer one only
+        # Only the first half of a longer one.
+        rows[name][8:10] = rows[name][4:6]
         rows[name][10:14] = rows[name][4:8]
     whole = Demonstrations(rows, torch.tensor(LENGTHS))
     alike = whole.same_episodes()

@@ -30,16 +30,27 @@ _BLOCK = re.compile(
 
 @dataclass
 class Block:
-    """A block of code."""
+    """A block of code.
+
+    Attributes:
+        page: File that it stands in.
+        line: Line of the page at which its text begins.
+        kind: "python", "bash", "yaml", or "" where the page does not say.
+        text: Text as the reader sees it.
+        skipped: Why nobody runs it. None where somebody does.
+        file: Name of the file that it is the content of.
+        before: Python that runs before it.
+        replaced: Pairs of texts, where the second takes the place of the first when the block is run.
+    """
 
     page: Path
-    line: int  # of the page, where its text begins
-    kind: str  # "python", "bash", "yaml"; "" where the page does not say
-    text: str  # as the reader sees it
-    skipped: str | None = None  # why nobody runs it; None where somebody does
-    file: str | None = None  # name of the file that it is the content of
-    before: str = ""  # Python that runs before it
-    replaced: list[tuple[str, str]] = field(default_factory=list)  # what is written otherwise when it is run
+    line: int
+    kind: str
+    text: str
+    skipped: str | None = None
+    file: str | None = None
+    before: str = ""
+    replaced: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def name(self) -> str:

@@ -20,7 +20,8 @@ from torchrl_gpu.cli.lightning_cli import PackageCLI
 from torchrl_gpu.cli.parser import OneLineParser
 
 PROGRAMS = ("lightning", "torchrl-gpu")
-MADE = (".ckpt", ".json", ".pt")  # of files that a command names, which are there before it is run
+# Suffixes of files that a command names, which exist before it is run.
+MADE = (".ckpt", ".json", ".pt")
 
 
 class Parsed(BaseException):
@@ -109,7 +110,8 @@ def test_command_lines_are_taken(name: str, tmp_path: Path, monkeypatch: pytest.
     for words in GROUPS[name]:
         prepare(words, ROOT / COMMANDS[words].partition(":")[0], tmp_path)
     first, *others = GROUPS[name]
-    if not is_taken(first + tuple(word for words in others for word in words[4:])):  # all at once, for time
+    # All at once, for time.
+    if not is_taken(first + tuple(word for words in others for word in words[4:])):
         assert [COMMANDS[words] for words in GROUPS[name] if not is_taken(words)] == []
 
 

@@ -17,7 +17,8 @@ from torchrl_gpu.cli.parser import OPTIONS
 # Decisions tell of what was there when they were made.
 NOW = [page for page in PAGES if page.parent.name != "decisions"]
 SOURCES = ("torchrl_gpu", "tests", "examples", "benchmarks", "docs")
-OF_OTHERS = {"shm-size", "nnodes", "rdzv-endpoint"}  # docker's and torchrun's
+# These are options of docker and torchrun.
+OF_OTHERS = {"shm-size", "nnodes", "rdzv-endpoint"}
 FILES = {f"/{path.relative_to(ROOT)}" for folder in SOURCES for path in (ROOT / folder).rglob("*.*")}
 TEXT = "\n".join((ROOT / path[1:]).read_text(encoding="utf-8") for path in FILES if path.endswith(".py"))
 GOALS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))

@@ -45,7 +45,8 @@ def run(block: Block, names: dict[str, object]) -> None:
         exec(compile(ast.increment_lineno(tree, offset), str(block.page), "exec"), names)
 
 
-@pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")  # as it is meant
+# The page means it so.
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_python_of_a_page_runs(page: Path, folder: Path) -> None:
     names: dict[str, object] = {"__name__": "page"}
@@ -65,7 +66,8 @@ def test_the_python_of_a_page_runs(page: Path, folder: Path) -> None:
 def test_every_block_says_what_it_is(page: Path) -> None:
     for block in blocks(page):
         assert block.kind in KINDS, f"{block.name}: {block.kind or 'no kind'}"
-        if block.skipped is not None:  # where a reason names a test, there is one
+        # A test that a reason names exists.
+        if block.skipped is not None:
             for path in re.findall(r"tests/[\w/.]+\.py", block.skipped):
                 assert (ROOT / path).is_file(), f"{block.name}: {path}"
 
@@ -105,4 +107,5 @@ def test_a_block_that_fails_points_to_its_line() -> None:
     (block,) = blocks(Path("page.md"), "text\n\n```python\nx = 1\nx / 0\n```\n")
     with pytest.raises(ZeroDivisionError) as caught:
         run(block, {})
-    assert caught.traceback[-1].lineno == 4  # counted from zero: the page's fifth line
+    # Counted from zero: the page's fifth line.
+    assert caught.traceback[-1].lineno == 4

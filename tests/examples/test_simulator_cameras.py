@@ -51,5 +51,7 @@ def test_the_cart_of_gymnasium_goes_on_from_episode_to_episode() -> None:
         scene.step(action)
         seen.append(scene.observe())
     assert all(each.shape == (4,) and each.dtype == torch.float32 for each in seen)
-    assert max(each[1] for each in seen) > 1  # always to the right
-    assert seen[-1][1] < 3  # an episode has ended
+    # It always goes to the right.
+    assert max(each[1] for each in seen) > 1
+    # An episode has ended.
+    assert seen[-1][1] < 3

@@ -99,7 +99,8 @@ def test_the_picture_of_a_bin_tells_bin_and_box() -> None:
 def test_it_packs_from_pixels_and_says_how_full_the_bins_are(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # where its report goes
+    # The example writes its report here.
+    monkeypatch.chdir(tmp_path)
     few = {"num_val_episodes": 2, "num_episodes": 2}
     monkeypatch.setattr(packing_from_pixels, "Episodes", lambda **options: Episodes(**options | few))
     monkeypatch.setattr(packing_from_pixels, "OffPolicy", partial(OffPolicy, warmup_frames=256))

@@ -28,7 +28,8 @@ from tests.policies import checkpoints
 from torchrl_gpu.policies import load_policy
 from torchrl_gpu.system.archives import ENTRY
 
-_STRANGER = "strange_module"  # imported, it leaves a trace
+# A module that leaves a trace when it is imported.
+_STRANGER = "strange_module"
 
 Content = dict[str, Any]
 Maker = Callable[[random.Random, Path, "Sources"], None]
@@ -204,7 +205,8 @@ def huge_tensors(rng: random.Random, path: Path, sources: Sources) -> None:
     ]
     content["state_dict"][name] = weights[number]()
     saved = _saved(content)
-    if number == 3:  # a shape that nothing backs
+    # The shape has no numbers behind it.
+    if number == 3:
         saved = saved.replace(b"K\x04K\x04\x86", b"K\xffK\xff\x86")
     path.write_bytes(saved)
 
@@ -333,7 +335,8 @@ def clones(rng: random.Random, path: Path, sources: Sources) -> None:
     ]
     where, key, values = rng.choice(changes)
     where[key] = rng.choice(values)
-    if key == "obs_dim":  # and what belongs to it
+    # Other entries depend on it.
+    if key == "obs_dim":
         record["widths"] = [size - 2, 2] if kind != "washes" else [size]
     elif where[key] is None and where is state:
         del state[name]
@@ -396,11 +399,13 @@ def main(folder: Path) -> None:
 
     The first line printed is of a good file.
     """
-    sys.path.append(str(folder))  # for the stranger's module
+    # The stranger's module is there.
+    sys.path.append(str(folder))
     good, packs = folder / "good.ckpt", folder / "packs.ckpt"
     good.write_bytes(Sources(folder).bytes)
     packs.write_bytes(_saved(checkpoints.content_of(*checkpoints.packer("DQN"))))
-    for path in (good, packs):  # here first: what torch imports at first use, children need not
+    # Load good files first, so that children need not import what torch imports at first use.
+    for path in (good, packs):
         load_policy(path, "cpu")
     for each in (*forks.results(ended, [good]), *forks.results(ended, list(made(folder)))):
         print(json.dumps(each), flush=True)

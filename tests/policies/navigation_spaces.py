@@ -18,7 +18,8 @@ from torchrl_gpu import policies
 from torchrl_gpu.policies import Agent, AgentSpace
 from torchrl_gpu.policies.exploration import random_legal
 
-SIZES = {"v2": (39, 10), "v3": (32, 5)}  # of the observation, and of the mask of objects
+# Sizes of the observation, and of the mask of objects.
+SIZES = {"v2": (39, 10), "v3": (32, 5)}
 DISCRETE, CONTINUOUS = ("DQN", "Rainbow", "IQN"), ("DDPG", "SAC", "ACIQN")
 AGENTS = (*DISCRETE, *CONTINUOUS)
 

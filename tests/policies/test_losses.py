@@ -44,7 +44,8 @@ def test_targets_by_hand() -> None:
     wanted = [[5, 3], [4, 3], [3, 3], [8, 6]]
     assert discounted(BATCH, VALUES, 0.5).tolist() == wanted
     assert discounted(BATCH, torch.where(BATCH["next", "terminated"], torch.nan, VALUES), 0.5).tolist() == wanted
-    wanted[1] = [6, 4]  # one step where nobody counts
+    # One step, where nobody counts.
+    wanted[1] = [6, 4]
     assert discounted(BATCH.exclude("steps_to_next_obs"), VALUES, 0.5).tolist() == wanted
 
 
@@ -103,7 +104,8 @@ def test_descent_ends_at_the_quantiles() -> None:
 
 # -- distributions over atoms --
 
-SUPPORT = torch.linspace(-1.0, 3.0, 5)  # −1, 0, 1, 2, 3
+# The atoms −1, 0, 1, 2, 3.
+SUPPORT = torch.linspace(-1.0, 3.0, 5)
 
 
 def test_projection_and_cross_entropy_by_hand() -> None:
@@ -121,8 +123,10 @@ def test_chances_still_sum_to_1_and_means_are_kept_inside() -> None:
     projected = project(chances, values, SUPPORT)
     assert_near(projected.sum(-1), torch.ones(50))
     assert_near((projected * SUPPORT).sum(-1), (chances * values).sum(-1))
-    assert_near(project(chances, 20 * values, SUPPORT).sum(-1), torch.ones(50))  # most of them outside
-    assert_near(project(chances[:, :5], SUPPORT.expand(50, -1), SUPPORT), chances[:, :5])  # on the atoms
+    # Most values are outside of the support.
+    assert_near(project(chances, 20 * values, SUPPORT).sum(-1), torch.ones(50))
+    # These values are on the atoms.
+    assert_near(project(chances[:, :5], SUPPORT.expand(50, -1), SUPPORT), chances[:, :5])
 
 
 # -- advantages --
@@ -144,7 +148,8 @@ def steps(n: int = 6, length: int = 17, seed: int = 0) -> dict[str, torch.Tensor
 @pytest.mark.parametrize(("gamma", "lam"), [(0.99, 0.95), (0.9, 0.0), (0.97, 1.0), (1.0, 1.0)])
 def test_advantages_are_those_of_torchrl(gamma: float, lam: float) -> None:
     s = steps()
-    assert (s["done"] & ~s["terminated"])[:, :-1].any()  # cut off inside
+    # Some are cut off inside.
+    assert (s["done"] & ~s["terminated"])[:, :-1].any()
     assert s["terminated"][:, :-1].any()
     with NoHostReads():
         found = generalized_advantage(**s, gamma=gamma, lam=lam)
@@ -182,7 +187,8 @@ def test_the_surrogate_by_hand() -> None:
     assert_near(gain.detach(), torch.tensor([1.0, -1.6, 2.0, 2.4, -3.0]))
     gain.sum().backward()
     assert ratio.grad is not None
-    assert ratio.grad.tolist() == [2.0, 0.0, 2.0, 0.0, -2.0]  # nothing is gained beyond the clip
+    # Nothing is gained beyond the clip.
+    assert ratio.grad.tolist() == [2.0, 0.0, 2.0, 0.0, -2.0]
 
 
 def test_standardized_over_what_counts() -> None:
@@ -199,7 +205,8 @@ def test_standardized_over_several_processes() -> None:
 
     def total(own: torch.Tensor) -> torch.Tensor:
         sums.append(own)
-        return own + torch.tensor([[1.0, 6.0], [64 / 9]][len(sums) - 1])  # what the other process adds
+        # This is what the other process adds.
+        return own + torch.tensor([[1.0, 6.0], [64 / 9]][len(sums) - 1])
 
     assert_near(standardized(here, counts, total), (here - 10 / 3) / (38 / 9) ** 0.5)
     assert len(sums) == 2

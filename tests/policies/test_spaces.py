@@ -94,7 +94,8 @@ def test_it_goes_through_json_and_checkpoints(kind: str, tmp_path: Path) -> None
     torch.save(given, tmp_path / "space.pt")
     assert AgentSpace.from_dict(torch.load(tmp_path / "space.pt", weights_only=True)) == space
     assert AgentSpace.from_dict(given).to_dict() == given
-    given["observations"].clear()  # a copy
+    # The space holds a copy.
+    given["observations"].clear()
     assert space.observations
 
 

@@ -46,7 +46,8 @@ def test_settings_are_those_of_the_run_that_goes_on(name: str) -> None:
     fresh.load_state_dict(saved.state_dict())
     assert torch.equal(of(fresh), wanted)
     older = {**saved.state_dict(), **{key: torch.zeros(2) for key in settings_in(saved)}}
-    fresh.load_state_dict(older)  # as of checkpoints that hold them
+    # Older checkpoints hold these entries.
+    fresh.load_state_dict(older)
     assert torch.equal(of(fresh), wanted)
     PolicyWrapper(fresh).load_state_dict(
         {**PolicyWrapper(saved).state_dict(), **{key: torch.zeros(()) for key in settings_in(PolicyWrapper(saved))}}

@@ -180,7 +180,8 @@ async def test_what_lies_in_a_socket_is_in_the_pass() -> None:
     policy, passes = batching(wait_s=0.0)
 
     async def on_its_way(value: float) -> np.ndarray:
-        await asyncio.sleep(0)  # the loop reads the socket, then wakes whoever waits for the message
+        # The loop reads the socket, then wakes whoever waits for the message.
+        await asyncio.sleep(0)
         await asyncio.sleep(0)
         return await passes.act(rows(value))
 

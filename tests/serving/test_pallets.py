@@ -60,7 +60,8 @@ def packed(ask: Ask, number: int) -> list[Any]:
 def test_many_cells_at_once_get_what_each_gets_alone(
     server: StreamServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.fsync", lambda _: None)  # it takes most of the time, and no machine fails here
+    # It takes most of the time, and no machine fails here.
+    monkeypatch.setattr("os.fsync", lambda _: None)
     make = client_of_the_document()
     with ThreadPoolExecutor(8) as threads:
         cells = [make(f"cell-{number}", port=server.port, token=TOKEN) for number in range(8)]

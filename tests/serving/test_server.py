@@ -113,7 +113,8 @@ def test_only_the_token_lets_act_and_any_asks_what_it_takes(server: StreamServer
 
 async def test_a_socket_takes_one_message_after_the_other(server: StreamServer, policy: InferencePolicy) -> None:
     async with talking(server) as socket:
-        for seed in range(40):  # more bytes in all than one message may have
+        # All together have more bytes than one message may have.
+        for seed in range(40):
             await socket.send_bytes(save(given(policy, 16, seed)))
             assert load(await socket.receive_bytes())["action"].tolist() == wanted(policy, 16, seed)
         await socket.send_bytes(b"\x80\x04")

@@ -134,7 +134,8 @@ class PeerClient:
             self.timestamps.add(packet.timestamp)
             await handle(packet, *more, **others)
 
-        receiver._handle_rtp_packet = note  # a browser shows timestamps; aiortc counts from the first
+        # A browser shows timestamps, while aiortc counts from the first.
+        receiver._handle_rtp_packet = note
         local = self.connection.localDescription
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         body = {"sdp": local.sdp, "type": local.type, "stream": stream}

@@ -167,7 +167,8 @@ async def test_a_webrtc_client_written_from_the_page_sees(stream_server: StreamS
         assert header["meta"]["step"] >= 0
         assert {"sent", "type"}.isdisjoint(header)
         ticks = round(header["origin"] + 90_000 * header["captured"])
-        near = {(ticks + each) % 2**32 for each in range(-20, 21)}  # captured is rounded to 0.1 ms
+        # `captured` is rounded to 0.1 ms.
+        near = {(ticks + each) % 2**32 for each in range(-20, 21)}
         await until_told(client, lambda: near & client.timestamps)
         client.say("watch", stream="other")
         await until_told(client, lambda: client.headers[-1]["stream"] == "other")

@@ -342,7 +342,8 @@ async def test_tokens_are_nowhere_in_the_log(
 async def test_a_policy_is_shown_with_what_it_saw(started: StreamServer) -> None:
     view = PolicyView(scene(), scene(24, 32), [0.25, -1], inference_ms=4.5, message_age_s=0.02, stale=True)
     started.declare("main")
-    started.show_policy(view, meta={"step": 7})  # which makes the stream of what it saw
+    # This makes the stream of what it saw.
+    started.show_policy(view, meta={"step": 7})
     for name, size in (("main", scene().shape[:2]), ("main:seen", (24, 32))):
         async with viewer(started) as guest:
             await guest.watch(name)

@@ -105,7 +105,8 @@ def producing(server: StreamServer, stream: str = "main", frame: np.ndarray | No
 async def session(token: str | None = None, **arguments: Any) -> AsyncIterator[aiohttp.ClientSession]:
     """A client without cookies of others, with a token as its bearer if one is given."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    jar = aiohttp.CookieJar(unsafe=True)  # which is what aiohttp calls one that takes cookies of addresses
+    # aiohttp calls a jar unsafe that takes cookies of addresses.
+    jar = aiohttp.CookieJar(unsafe=True)
     async with aiohttp.ClientSession(headers=headers, cookie_jar=jar, **arguments) as client:
         yield client
 

@@ -14,7 +14,8 @@ import torch
 from torchrl_gpu.system import arguments
 
 CPU = torch.device("cpu")
-HUGE = 10**5000  # more digits than Python writes out
+# It has more digits than Python writes out.
+HUGE = 10**5000
 
 
 @pytest.mark.parametrize("three", [3, 3.0, np.int64(3), np.uint8(3), np.float32(3.0), np.array(3), torch.tensor(3)])
@@ -41,7 +42,8 @@ def test_whole_numbers_of_every_kind(three: Any) -> None:
         (1e300, "at most 5,000; got 1e+300"),
         (HUGE, "at most 5,000; got a int that cannot be written out"),
     ],
-    ids=lambda _: "",  # pytest could not write them all out
+    # pytest could not write them all out.
+    ids=lambda _: "",
 )
 def test_what_is_no_whole_number_in_range(value: Any, message: str) -> None:
     with pytest.raises(ValueError) as error:
@@ -117,7 +119,8 @@ def test_a_tensor_that_is_as_wanted_is_given_back_itself() -> None:
         for shape in ((2, 3), (None, 3), (None, None)):
             for device in (CPU, None):
                 assert arguments.tensor("Here", "t", value, dtype, shape, device, contiguous=True) is value
-        assert arguments.tensor("Here", "t", value.T, dtype, (3, 2), CPU).shape == (3, 2)  # strides are no matter
+        # Strides do not matter.
+        assert arguments.tensor("Here", "t", value.T, dtype, (3, 2), CPU).shape == (3, 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32])

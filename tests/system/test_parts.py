@@ -52,7 +52,8 @@ def test_a_part_that_another_program_writes_is_left_alone(is_folder: bool, tmp_p
     assert str(refused.value).startswith(f"Writer: {path} is being written by ")
     if Path("/proc/self/fd").is_dir():
         assert f"process {holder.pid} (" in str(refused.value)
-    ours = Part(path, "Writer", is_folder=is_folder)  # what the killed program left
+    # The killed program left this.
+    ours = Part(path, "Writer", is_folder=is_folder)
     assert not is_folder or not content.exists()
     with pytest.raises(FileExistsError, match="is being written by"):
         Part(path, "Writer", is_folder=is_folder)

@@ -69,7 +69,8 @@ def test_sections_are_ranges_of_torchs_profiler(hand: Hand) -> None:
     with traced, sections.section("step"), sections.section("update"):
         torch.ones(2).sum()
     assert {"step", "update"} <= {each.key for each in traced.key_averages()}
-    with sections.section("step"):  # as before, without
+    # There is no clock here, as before.
+    with sections.section("step"):
         hand.at += 2
     assert seconds()["step"] == 2
 

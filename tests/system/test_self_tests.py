@@ -54,10 +54,12 @@ def calls(tmp_path: Path) -> list[int]:
 def test_a_self_test_ends_nothing_but_itself_and_runs_once(how: str, found: str, forks: bool, tmp_path: Path) -> None:
     assert self_test(how, tmp_path, forks).failure() == found
     assert self_test(how, tmp_path, forks).failure() == found
-    self_tests.KNOWN_FAILURES.clear()  # as another process begins
+    # Another process begins like this.
+    self_tests.KNOWN_FAILURES.clear()
     assert self_test(how, tmp_path, forks).failure() == found
     processes = calls(tmp_path)
-    assert len(processes) == (2 if forks and sys.platform == "linux" and found else 1)  # a subprocess tells failures
+    # A subprocess tells failures.
+    assert len(processes) == (2 if forks and sys.platform == "linux" and found else 1)
     assert os.getpid() not in processes
 
 
@@ -84,7 +86,8 @@ def test_it_runs_again_when_what_it_depends_on_changes(tmp_path: Path) -> None:
 
 
 def test_forgotten_results_are_found_once(tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(self_tests, "reads_disk", True)  # and again when this test is over
+    # monkeypatch restores it when this test is over.
+    monkeypatch.setattr(self_tests, "reads_disk", True)
     self_test("works", tmp_path).keep("an old failure")
     assert self_test("works", tmp_path).failure() == "an old failure"
     self_tests.forget_results()
@@ -92,12 +95,14 @@ def test_forgotten_results_are_found_once(tmp_path: Path, empty_cache: Path, mon
     assert len(calls(tmp_path)) == 1
     monkeypatch.setattr(self_tests, "reads_disk", True)
     self_tests.KNOWN_FAILURES.clear()
-    assert self_test("works", tmp_path).known_failure() == ""  # the next process's
+    # This is the next process's result.
+    assert self_test("works", tmp_path).known_failure() == ""
     assert len(list(empty_cache.iterdir())) == 1
 
 
 def test_without_a_subprocess_it_runs_here(tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert self_test("busy", tmp_path).failure() == "Unavailable: the device takes one process"  # here, too
+    # Here, too.
+    assert self_test("busy", tmp_path).failure() == "Unavailable: the device takes one process"
     assert calls(tmp_path)[1] == os.getpid() != calls(tmp_path)[0]
     monkeypatch.setattr(sys, "executable", "")
     assert self_test("works", tmp_path).failure() == ""

@@ -105,7 +105,8 @@ def result(folder: Path, name: str) -> dict[str, Any]:
         for lane, (first, newest) in enumerate(zip(ring["first"].tolist(), ring["newest"].tolist(), strict=True)):
             slots = ring["frames"].shape[1]
             there = {number % slots for number in range(first, newest + 1)}
-            ring["frames"][lane, [slot for slot in range(slots) if slot not in there]] = 0  # of no clip any more
+            # Frames in other slots belong to no clip any more.
+            ring["frames"][lane, [slot for slot in range(slots) if slot not in there]] = 0
     return found
 
 

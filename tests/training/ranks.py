@@ -23,7 +23,8 @@ from torchrl_gpu.callbacks import EpisodeCheckpoint, FrameStream
 from torchrl_gpu.policies.weights import unpacked_state
 from torchrl_gpu.training.lightning_callbacks import RunAveraging
 
-FOLDER, RANK = Path(), 0  # set by `main`
+# `main` sets both.
+FOLDER, RANK = Path(), 0
 TWO: dict[str, Any] = {"accelerator": "cpu", "devices": 1, "num_nodes": 2, "strategy": "ddp"}
 TOLD: dict[str, Any] = {}
 

@@ -55,7 +55,8 @@ def module(**changes: Any) -> AfterstateLearning:
 
 def refined(env: PackingEnv | None = None, **changes: Any) -> AfterstateLearning:
     settings = {"rollout_steps": 6, "sweeps": 2, "batch_size": 32, "optimizer": partial(torch.optim.Adam, lr=3e-3)}
-    torch.manual_seed(1)  # of the first weights
+    # The seed of the first weights.
+    torch.manual_seed(1)
     tables = partial(RefinedTables, patches=["2x2", "1x3"], sides=(1, 3), candidates=3, width=16)
     return AfterstateLearning(env or environment(), tables, **settings | changes)
 
@@ -189,7 +190,8 @@ def test_a_run_begins_with_the_tables_of_another(tmp_path: Path) -> None:
     fit(made, tmp_path / "refined", 1)
     torch.testing.assert_close(made.tables.weight, trained.tables.weight, rtol=1e-3, atol=1e-4)
     last = str(tmp_path / "refined" / "step=1.ckpt")
-    (tmp_path / "policy.safetensors").unlink()  # a run that goes on does without
+    # A resumed run does without the file.
+    (tmp_path / "policy.safetensors").unlink()
     fit(refined(warm_start=tmp_path / "policy.safetensors", sweeps=1), tmp_path / "refined", 2, ckpt_path=last)
     with pytest.raises(
         ValueError, match=r"warm_start rs: tables must have PatchPlan\(shapes=\('2x2', '1x3'\), levels=4\)"
@@ -278,7 +280,8 @@ def test_a_stranger_names_entries_that_are_not_there(tmp_path: Path) -> None:
 def test_a_small_file_names_large_tables(tmp_path: Path) -> None:
     """No memory is taken for what it says."""
     path, made, content = policy_file(tmp_path)
-    large = {"patches": ["2x4"], "levels": 9}  # 100 million entries, 1.2 GB
+    # 100 million entries, 1.2 GB.
+    large = {"patches": ["2x4"], "levels": 9}
     made.run_config["model"]["init_args"]["tables"]["init_args"] = large
     content[ENTRY] = {"config": made.run_config}
     torch.save(content, path)

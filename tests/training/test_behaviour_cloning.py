@@ -65,8 +65,10 @@ def test_it_learns_a_rule_and_packs_as_it(bins: Path, tmp_path: Path, capsys: py
     trainer = fit(module, given, tmp_path, 100)
     logged = trainer.callback_metrics
     assert trainer.global_step == 100
-    assert logged["val/agreement"] > 0.55  # 0.31 of a network that has learned nothing
-    assert logged["val/loss"] < 1.5  # of 3.0
+    # A network that has learned nothing reaches 0.31.
+    assert logged["val/agreement"] > 0.55
+    # It begins at 3.0.
+    assert logged["val/loss"] < 1.5
     assert 0 < logged["val/utilization"] <= 1
     module.trainer.test(module, given, verbose=False)
     assert "BC" in capsys.readouterr().out
@@ -77,7 +79,8 @@ def test_a_run_goes_on_bit_for_bit(bins: Path, tmp_path: Path) -> None:
         return [EpisodeCheckpoint(monitor="val/agreement"), EarlyStopping("val/agreement", mode="max", patience=50)]
 
     fit(choice(), data(bins), tmp_path / "straight", 38, *saver())
-    fit(choice(), data(bins), tmp_path / "halves", 14, *saver())  # in the middle of an epoch, and of a pass
+    # It stops in the middle of an epoch, and of a pass.
+    fit(choice(), data(bins), tmp_path / "halves", 14, *saver())
     half = resuming.last(tmp_path / "halves")
     torch.manual_seed(99)
     fit(choice(), data(bins), tmp_path / "halves", 38, *saver(), ckpt_path=str(half))
@@ -93,7 +96,8 @@ def test_every_row_is_drawn_once_in_a_pass_and_the_seed_decides_when(bins: Path,
     drawn = [module.draw_rows(update) for update in range(rows // 16)]
     assert len(torch.cat(drawn).unique()) == 16 * (rows // 16)
     assert set(torch.cat(drawn).tolist()) <= set(module.train_rows.tolist())
-    assert not torch.equal(drawn[0], module.draw_rows(rows // 16))  # of the next pass
+    # These rows are of the next pass.
+    assert not torch.equal(drawn[0], module.draw_rows(rows // 16))
     assert torch.equal(drawn[1], module.draw_rows(1))
     other = choice(batch_size=16, seed=1)
     fit(other, data(bins), tmp_path / "other", 1)
@@ -177,7 +181,8 @@ def test_it_stops_early(bins: Path, tmp_path: Path) -> None:
     module.make_optimizer = nothing
     stop = EarlyStopping("val/agreement", mode="max", patience=2)
     trainer = fit(module, data(bins, num_val_episodes=0), tmp_path, 1000, stop)
-    assert trainer.global_step == 3 * 10  # the first validation, and two that are no better
+    # It stops after the first validation and two that are no better.
+    assert trainer.global_step == 3 * 10
     assert "val/utilization" not in trainer.callback_metrics
 
 

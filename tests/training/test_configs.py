@@ -57,7 +57,8 @@ def shortened(name: str, folder: Path, **more: Any) -> list[str]:
 
 
 def test_every_config_is_tested() -> None:
-    others = ("packing", "ppo_packing", "bc")  # in `test_end_to_end`
+    # `test_end_to_end` runs the others.
+    others = ("packing", "ppo_packing", "bc")
     tested = [*NAVIGATION, "ppo_marine.yaml", *SHIFTS]
     assert sorted(tested) == sorted(name for name in configs.names() if not name.startswith(others))
 
@@ -88,7 +89,8 @@ def test_it_trains_and_shows(name: str, trained: Callable[[str], Path]) -> None:
         assert ("training: clip of environment 0" in images) is (name == "dishwashing_video.yaml")
     else:
         assert {"train/loss", "val/success", "val/collision_rate", "val/arrived"} <= scalars
-        assert name == "ppo_marine.yaml" or {"train/success", "train/collided"} <= scalars  # no episode has ended
+        # PPO ends no episode in this time.
+        assert name == "ppo_marine.yaml" or {"train/success", "train/collided"} <= scalars
         assert "crossings" in images
 
 

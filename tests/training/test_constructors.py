@@ -110,7 +110,8 @@ TAKEN: dict[str, set[Any]] = {
     "SAC.target_entropy": {-1.0, 0.0},
     "EpsilonGreedy.end": {0.0},
     "PatchTables.initial": {-1.0, 0.0},
-    "NetworkSummary.max_depth": {-1, 0},  # Lightning's, where -1 stands for all
+    # These are Lightning's own, and -1 stands for all.
+    "NetworkSummary.max_depth": {-1, 0},
     "PlacementAtoms.sigma": {0.0},
     "NavigationAtoms.sigma": {0.0},
     "PlacementScores.blocks": {0},

@@ -35,7 +35,8 @@ RUNS = [each for each in vars(training).values() if isinstance(each, type) and i
     ("limits", "planned"),
     [
         ({"max_steps": 6_000}, 6_000),
-        ({"max_steps": -1, "max_epochs": 1}, 6),  # 3 training steps of 2 updates
+        # 3 training steps of 2 updates.
+        ({"max_steps": -1, "max_epochs": 1}, 6),
         ({"max_steps": 6_000, "max_epochs": 1}, 6),
         ({"max_steps": -1, "max_epochs": 10**6}, 6 * 10**6),
         ({"max_steps": -1, "max_epochs": 10, "limit_train_batches": 1}, 20),

@@ -76,7 +76,8 @@ def test_a_run_goes_on_exactly_and_its_checkpoint_is_a_policy(tmp_path: Path) ->
         assert torch.equal(ours, theirs), name
     assert whole.frames == resumed.frames
     assert int(whole.population.generation) == 4
-    assert not torch.equal(whole.values.weight, PlacementEvolution(make_env(), members=4).values.weight)  # it has moved
+    # The weight has moved.
+    assert not torch.equal(whole.values.weight, PlacementEvolution(make_env(), members=4).values.weight)
     policy = load_policy(tmp_path / "4.ckpt", "cpu")
     env = make_env()
     seen = env.reset()
@@ -92,7 +93,8 @@ def test_members_pack_the_same_sequences(tmp_path: Path) -> None:
 
 
 def test_environments_are_a_multiple_of_the_members_in_training_alone() -> None:
-    made = PlacementEvolution(make_env(device="cpu"), members=5)  # as it is evaluated, in any number of environments
+    # It is evaluated in any number of environments.
+    made = PlacementEvolution(make_env(device="cpu"), members=5)
     with pytest.raises(ValueError, match="PlacementEvolution: num_envs must be a multiple of 5 members, not 12"):
         made.check_fit()
 

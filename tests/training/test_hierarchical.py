@@ -46,7 +46,8 @@ def test_the_return_of_a_whole_episode_is_what_j_still_gains() -> None:
     first, second = (HierarchicalPacker(each, tiny_networks(), "box", "growth") for each in (env, twin))
     rollout = Rollout(env, [], env.num_items, 1.0, decisions=["box_heightmap", "utilization", "action"])
     transitions, _ = rollout.collect(first, 20)
-    transitions = transitions.unflatten(0, (3, 17))  # three steps are pending
+    # Three steps are pending.
+    transitions = transitions.unflatten(0, (3, 17))
     played = twin.rollout(20, second, break_when_any_done=False)
     worth = objective_of(played["box_heightmap"], played["utilization"][..., 0], twin)  # (3, 20)
     end = objective_of(played["next", "box_heightmap"], played["next", "utilization"][..., 0], twin)
@@ -129,7 +130,8 @@ def test_the_managers_loss_one_item_at_a_time(tmp_path: Path) -> None:
     losses, others = [], 0
     for row, base, wanted in zip(batch, state_values(made, batch), target, strict=True):
         if row["waste"].isinf().any():
-            continue  # the rule's own choice, or that of stage one
+            # The choice is the rule's own, or that of stage one.
+            continue
         scores = {}
         for slot in row["candidates"].tolist():
             if row["item_mask"][slot]:
@@ -190,7 +192,8 @@ def test_what_learns_when(tmp_path: Path) -> None:
     alone = {"worker", "linear", "slope", "value"}
     both = alone | MANAGERS
     managed = [step for step, changed in enumerate(seen.changed) if changed == both]
-    assert set(managed) <= {6, 9, 12, 15, 18}  # those whose batch holds a choice of the manager
+    # These updates have a batch with a choice of the manager.
+    assert set(managed) <= {6, 9, 12, 15, 18}
     assert managed[-2:] == [15, 18]
     assert all(changed == alone for step, changed in enumerate(seen.changed) if step not in managed)
     # 2 updates a training step: before the updates 0, 2 and 4 the worker plays, from then on both; before that the
@@ -312,7 +315,8 @@ def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, n_steps: int, stop: i
     fit(module(**changes), tmp_path / "whole", 10, EpisodeCheckpoint())
     whole = everything(last(tmp_path / "whole"))
     fit(module(**changes), tmp_path / "half", stop, EpisodeCheckpoint())
-    other = module(**changes, env={"seed": 11})  # as a new process would: another generator, another first episode
+    # A new process, too, has another generator and another first episode.
+    other = module(**changes, env={"seed": 11})
     fit(other, tmp_path / "rest", 10, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"), seed=5)
     rest = everything(last(tmp_path / "rest"))
     assert {"state_dict", "optimizer_states", "rollout", "meter", "random", "replay", "frames"} <= set(whole)
@@ -354,7 +358,8 @@ def test_the_deep_networks_learn_at_their_own_rate(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scale", [None, 512.0])
 def test_gradients_are_clipped(tmp_path: Path, scale: float | None) -> None:
-    made = module(reward_scale=10.0, max_grad_norm=1e-3, deep_rate=1.0)  # in float16 more would overflow
+    # More would overflow in float16.
+    made = module(reward_scale=10.0, max_grad_norm=1e-3, deep_rate=1.0)
     made.make_optimizer = lambda weights: torch.optim.SGD(weights, lr=1.0)  # type: ignore[assignment]
     before = [weight.detach().clone() for weight in made.networks.parameters()]
     scaler = None if scale is None else torch.amp.GradScaler("cpu", init_scale=scale)
@@ -424,7 +429,8 @@ def test_piles_of_the_environment_come_back_to_the_rounding_of_their_sums() -> N
         heightmap = random_states(env, steps)["box_heightmap"]
         back = store.unpacked(store.packed(transitions(heightmap)))
         assert (back["box_heightmap"] - heightmap).abs().max() < 1e-6
-        again = store.unpacked(store.packed(back.clone()))  # a second time loses nothing
+        # Packing a second time loses nothing.
+        again = store.unpacked(store.packed(back.clone()))
         assert torch.equal(again["box_heightmap"], back["box_heightmap"])
 
 
@@ -435,4 +441,5 @@ def test_the_state_after_may_be_left_out_and_all_else_is_untouched() -> None:
     packed = store.packed(given)
     assert set(packed["next"].keys()) == {"reward"}
     assert packed["next", "reward"].dtype == torch.float32
-    assert kept.dtype == torch.float32  # others that hold the heightmap keep it
+    # Others that hold the heightmap keep its dtype.
+    assert kept.dtype == torch.float32

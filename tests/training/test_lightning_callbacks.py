@@ -40,11 +40,13 @@ class Notes(Callback):
 def test_the_average_by_hand(tmp_path: Path) -> None:
     notes = Notes()
     run = fit(module(), tmp_path, 6, notes, EMAWeightAveraging(decay=0.5), EpisodeCheckpoint())
-    first, second, third = notes.trained  # of two updates each
+    # Each has two updates.
+    first, second, third = notes.trained
     expected = 0.5 * (0.5 * first + 0.5 * second) + 0.5 * third
     (validated,) = notes.validated
     torch.testing.assert_close(validated, expected)
-    assert torch.equal(run.state_dict()[WEIGHT], validated)  # what is left of the run is the average
+    # The average is what is left of the run.
+    assert torch.equal(run.state_dict()[WEIGHT], validated)
     saved = torch.load(last(tmp_path), weights_only=True)
     assert torch.equal(saved["state_dict"][WEIGHT], validated)
     assert torch.equal(saved["current_model_state"][WEIGHT], third)

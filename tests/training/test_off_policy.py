@@ -87,7 +87,8 @@ def test_rewards_are_scaled_in_the_loss_and_nowhere_else(tmp_path: Path) -> None
     stored = made.replay.storage[:]["next", "reward"]
     assert 0 < stored.max() <= 1
     for reward, index in seen:
-        assert torch.equal(reward, 1000 * stored[index])  # the ring has not come around yet
+        # The ring has not come around yet.
+        assert torch.equal(reward, 1000 * stored[index])
 
 
 def test_what_nobody_looks_at_is_not_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +98,8 @@ def test_what_nobody_looks_at_is_not_logged(tmp_path: Path, monkeypatch: pytest.
     def noted(self: OffPolicy, name: str, value: Tensor, **options: Any) -> None:
         if name == "train/frames":
             logged.append(self.trainer.global_step // 2)
-        assert isinstance(value, Tensor)  # a number would be copied to the device, and the host wait for it
+        # A number would be copied to the device, and the host would wait for it.
+        assert isinstance(value, Tensor)
         log(self, name, value, **options)
 
     monkeypatch.setattr(OffPolicy, "log", noted)
@@ -143,7 +145,8 @@ def test_without_its_replay_a_resumed_run_fills_it_again(tmp_path: Path) -> None
     # the first half made 48 + 3 · 16 = 96 frames; another 48 of warm-up come before the next update
     assert frames == [96 + 48]
     assert made.trainer.global_step == 8
-    assert len(made.replay) == 48 + 16  # the unfinished returns had been saved, so that none is lost
+    # The unfinished returns were saved, so none is lost.
+    assert len(made.replay) == 48 + 16
 
 
 def test_other_numbers_of_environments_cannot_go_on(tmp_path: Path) -> None:
@@ -258,7 +261,8 @@ def test_weights_of_another_type_are_refused(tmp_path: Path, precision: str) -> 
 def test_environments_of_other_processes_follow_those_of_the_first() -> None:
     made = module(env={"first_env": 64})
     numbers = []
-    for rank in (0, 1, 2, 2):  # asked for again it is the same
+    # A rank that is asked for again has the same seed.
+    for rank in (0, 1, 2, 2):
         made.make_env(torch.device("cpu"), rank)
         numbers.append(made.env.first_env)
     assert numbers == [64, 72, 80, 80]
@@ -291,7 +295,8 @@ def test_sac_comes_to_the_best_policy(tmp_path: Path, sizes: Any, share: float) 
             action = made.policy_for(env).eval()(seen.clone())["action"].double().numpy()
         return float(slice_reward(env.economics, *action.T).mean())
 
-    with torch.no_grad():  # far off: nearly as fast, and as careless, as can be
+    # The policy is far off: nearly as fast, and as careless, as can be.
+    with torch.no_grad():
         made.agent.policy.network.net[-1].bias[:2] = torch.tensor([1.5, -1.5])
     assert earned() < 0.7 * env.optimum.reward
     trainer(tmp_path, updates).fit(made, Episodes(steps_per_epoch=30, num_val_episodes=2, pictures=False))
@@ -332,7 +337,8 @@ def test_each_precision_computes_otherwise(whole: dict[str, dict[str, Any]]) -> 
 def test_weights_and_heights_are_in_float32(whole: dict[str, dict[str, Any]]) -> None:
     for run in whole.values():
         assert all(value.dtype == torch.float32 for value in run["state_dict"].values() if value.is_floating_point())
-        heights = run["replay"]["transitions"]["box_heightmap"]  # the environment is stepped under autocast too
+        # The environment is stepped under autocast, too.
+        heights = run["replay"]["transitions"]["box_heightmap"]
         assert heights.dtype == torch.float32
         assert torch.equal(heights, heights.round())
 
@@ -356,7 +362,8 @@ def test_what_is_advised_would_have_fitted() -> None:
     ("taken", "replay_gib", "expected"),
     [
         (9.5, 0.1, "fewer environments, smaller frames or a smaller network"),
-        (8.0, 0.5, "--model.batch_size 50"),  # without any replay it would still not fit
+        # It would not fit without any replay either.
+        (8.0, 0.5, "--model.batch_size 50"),
     ],
 )
 def test_nothing_is_advised_that_would_not_help(taken: float, replay_gib: float, expected: str) -> None:
@@ -377,7 +384,8 @@ def test_a_run_that_does_not_fit_says_what_would(tmp_path: Path, monkeypatch: py
     with pytest.raises(OutOfMemoryAdvice, match=r"an update of 16 transitions takes 7.0 GiB or more") as caught:
         trainer(tmp_path).fit(made, data())
     assert is_for_user(caught.value)
-    assert one_line(caught.value).endswith("--model.batch_size 11")  # replay is too small for less of it to help
+    # The replay is too small for less of it to help.
+    assert one_line(caught.value).endswith("--model.batch_size 11")
 
 
 def test_elsewhere_torch_says_it_itself() -> None:
@@ -385,7 +393,8 @@ def test_elsewhere_torch_says_it_itself() -> None:
         raise torch.OutOfMemoryError(SAID)
 
 
-LAYERS = 14  # tensors of a network with one block
+# Number of tensors of a network with one block.
+LAYERS = 14
 
 
 def cloned(path: Path, **changes: Any) -> nn.Module:
@@ -413,7 +422,8 @@ def test_a_learner_with_one_more_layer_begins_with_the_others(tmp_path: Path) ->
     agent = IQN(AgentSpace.of(tiny.packing_env()), network=make)
     taken = take_network(agent.policy, str(tmp_path / "bc.ckpt"))
     assert len(taken) == LAYERS
-    assert not [name for name in taken if "taus" in name]  # of what returns vary by, cloning knows nothing
+    # Cloning knows nothing of the spread of returns.
+    assert not [name for name in taken if "taus" in name]
     stem = next(value for name, value in agent.policy.named_parameters() if name.endswith("stem.weight"))
     assert torch.equal(stem, network.stem.weight)  # type: ignore[arg-type]
 
@@ -489,6 +499,7 @@ def test_a_run_begins_with_it_and_a_resumed_one_does_not(tmp_path: Path) -> None
     assert torch.equal(seen["stem"], network.stem.weight)  # type: ignore[arg-type]
     assert torch.equal(seen["target"], network.stem.weight)  # type: ignore[arg-type]
     trainer.save_checkpoint(tmp_path / "run.ckpt")
-    (tmp_path / "bc.ckpt").unlink()  # a run that goes on does without
+    # A resumed run does without the file.
+    (tmp_path / "bc.ckpt").unlink()
     again = tiny.module(agent=scores(4), warm_start=str(tmp_path / "bc.ckpt"), updates_per_step=1)
     tiny.trainer(tmp_path / "again", max_steps=3).fit(again, tiny.data(), ckpt_path=str(tmp_path / "run.ckpt"))

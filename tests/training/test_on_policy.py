@@ -104,7 +104,8 @@ def test_max_steps_counts_updates_and_is_met_exactly(tmp_path: Path, max_steps: 
     made = trained(module(), tmp_path, "packing", max_steps)
     (state, *_) = made.optimizers().optimizer.state.values()  # type: ignore[union-attr]
     assert made.trainer.global_step == state["step"] == max_steps
-    assert made.frames == -(-max_steps // 4) * 4 * 8  # rollouts of 4 steps in 8 environments
+    # Rollouts have 4 steps in 8 environments.
+    assert made.frames == -(-max_steps // 4) * 4 * 8
 
 
 @each_kind
@@ -134,7 +135,8 @@ def test_robots_that_take_no_part_are_spread_over_the_minibatches(tmp_path: Path
     samples, batches = spied(made)
     trained(made, tmp_path, "v2", 8)
     counts = {sample["priority_weight"].sum().item() for sample in samples}
-    assert max(counts) <= 4 * 12  # one robot of two is there in each of four worlds
+    # One robot of two is there in each of four worlds.
+    assert max(counts) <= 4 * 12
     shares = [batch["priority_weight"].sum().item() for batch in batches[:4]]
     assert sum(shares) in counts
     assert max(shares) - min(shares) <= 1
@@ -239,13 +241,15 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Graphs:
     return found
 
 
-HALVED = {  # rates change at other updates in every rollout
+# Rates change at other updates in every rollout.
+HALVED = {
     "lr_scheduler": partial(torch.optim.lr_scheduler.StepLR, step_size=3, gamma=0.5),
     "learning_rates": {"critic": 2.0},
 }
 
 
-@pytest.fixture(scope="module", params=["packing", "v3"])  # choices of one, and actions of several robots
+# "packing" has choices of one agent, "v3" has actions of several robots.
+@pytest.fixture(scope="module", params=["packing", "v3"])
 def straight(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, OnPolicy]:
     """Return a kind, and folder and module of its run by the plain loop.
 
@@ -320,7 +324,8 @@ def test_a_run_by_graphs_notes_rollouts(tmp_path: Path, graphs: Graphs) -> None:
     made.watch_batch = noted.append
     trained(made, tmp_path, "v2", 14)
     shapes = [tuple(each.shape) for each in noted]
-    assert shapes == [(8, 4)] * 3 + [(16,)] * 2  # the last rollout is not learnt to its end
+    # The last rollout is not learned from to its end.
+    assert shapes == [(8, 4)] * 3 + [(16,)] * 2
     assert not torch.equal(noted[0]["observation"], noted[1]["observation"])
 
 
@@ -342,12 +347,14 @@ def test_a_run_on_cuda(tmp_path: Path, precision: str) -> None:
 
 def test_it_learns_to_pack(tmp_path: Path) -> None:
     made = module(env={"num_envs": 32}, rollout_steps=8, optimizer=partial(Adam, lr=0.01), epochs=4)
-    assert trained(made, tmp_path, "packing", 120).outcomes["utilization"] > 0.46  # 0.48; 0.44 of weights that stay
+    # It reaches 0.48, and 0.44 with weights that do not change.
+    assert trained(made, tmp_path, "packing", 120).outcomes["utilization"] > 0.46
 
 
 def test_minibatches_divide_a_rollout() -> None:
     wanted = "minibatches must divide the 32 steps of a rollout, 4 of each of 8 trajectories, which 5"
-    made = module(minibatches=5)  # as it is evaluated, in any number of environments
+    # It is evaluated in any number of environments.
+    made = module(minibatches=5)
     with pytest.raises(ValueError, match=f"OnPolicy: {wanted}"):
         made.check_fit()
 

@@ -25,7 +25,8 @@ QUIET = ["--trainer.logger=false", "--trainer.enable_progress_bar=false", "--tra
 
 # What each option does at a resume; one that is in no class here is an error. Patterns, the first that fits decides.
 KEPT = "kept"
-REFUSED = "refused"  # where the state of the checkpoint is of another shape, or a replay of another environment
+# The checkpoint's state has another shape, or its replay another environment.
+REFUSED = "refused"
 EFFECT = "effect"
 RULE: dict[str, str] = {
     "seed_everything": KEPT,
@@ -36,7 +37,8 @@ RULE: dict[str, str] = {
     "model.learning_rates*": KEPT,
     "model.warm_start": KEPT,
     "model.env.seed": KEPT,
-    "*.class_path": EFFECT,  # another class, with other weights: refused where they do not fit
+    # Another class has other weights, and is refused where they do not fit.
+    "*.class_path": EFFECT,
     "model.env.num_envs": REFUSED,
     "model.env.*": EFFECT,
     "model.agent.alpha": KEPT,
@@ -65,7 +67,8 @@ RULE: dict[str, str] = {
     "model.step": KEPT,
     "model.begin": KEPT,
     "model.deep_rate": KEPT,
-    "model.tau": REFUSED,  # by the shipped run, whose returns are whole episodes
+    # The shipped run refuses it, as its returns are whole episodes.
+    "model.tau": REFUSED,
     **{
         f"model.{name}": EFFECT
         for name in (
@@ -109,7 +112,8 @@ TRIED = [
     ("packing_dqn.yaml", "model.env.stability", "com", REFUSED),
     ("packing_dqn.yaml", "model.env.num_envs", "5", REFUSED),
     ("packing_dqn.yaml", "model.env.seed", "9", KEPT),
-    ("packing_dqn.yaml", "model.warmup_frames", "20", KEPT),  # it is past either
+    # The run is past the warm-up, the old one and the new one.
+    ("packing_dqn.yaml", "model.warmup_frames", "20", KEPT),
     ("packing_dqn.yaml", "model.warmup_frames", "100", EFFECT),
     ("packing_dqn.yaml", "model.optimizer.lr", "0.1", KEPT),
     ("packing_dqn.yaml", "model.lr_scheduler.end_factor", "0.9", KEPT),

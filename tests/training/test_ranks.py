@@ -70,12 +70,14 @@ def told(folder: Path) -> list[dict[str, Any]]:
 @each_case
 def test_both_have_the_same_weights_after_every_update(told: list[dict[str, Any]], name: str) -> None:
     assert all(each[name]["agreed"] == [True] * cases.STEPS for each in told)
-    assert len(set(told[0][name]["weights"])) == cases.STEPS  # which every update changes
+    # Every update changes the weights.
+    assert len(set(told[0][name]["weights"])) == cases.STEPS
 
 
 @each_case
 def test_both_count_the_same_frames_and_stop_together(told: list[dict[str, Any]], name: str) -> None:
-    for run in ("", "rest/", *["more/"] * (name in cases.CROSSING)):  # whole, resumed, gone on with from one process
+    # The runs are whole, resumed, and continued from one process.
+    for run in ("", "rest/", *["more/"] * (name in cases.CROSSING)):
         first, second = (each[f"{run}{name}"] for each in told)
         assert first["frames"] == second["frames"]
         assert first["steps"] == second["steps"] == cases.STEPS
@@ -86,7 +88,8 @@ def test_two_resume_to_the_last_bit(folder: Path, name: str) -> None:
     ends = [last(folder / run / name) for run in ("two", "rest")]
     assert differences(*map(without_replay, ends)) == []
     parts = [{path.name[-8:]: torch.load(path, weights_only=True) for path in parts_of(end)} for end in ends]
-    assert len(parts[0]) == {"cloning": 0, "ppo": 1, "afterstates": 1}.get(name, 2)  # replay of both, or state of one
+    # The parts hold the replay of both processes, or the state of one.
+    assert len(parts[0]) == {"cloning": 0, "ppo": 1, "afterstates": 1}.get(name, 2)
     for each in (*parts[0].values(), *parts[1].values()):
         each.pop("id")
     assert differences(*parts) == []
@@ -137,13 +140,15 @@ def test_the_gradient_is_that_of_one_process_with_the_double_batch(folder: Path,
         assert (two - one.gradient).abs().max() <= 1e-5 * one.gradient.abs().max()
     halves = cases.Given(rows, 0, 2)
     cases.fit(name, cases.make(name, folder), tmp_path / "half", halves, max_steps=1)
-    assert (halves.gradient - one.gradient).abs().max() > 1e-3 * one.gradient.abs().max()  # alone, one has another
+    # Half of the batch alone gives another gradient.
+    assert (halves.gradient - one.gradient).abs().max() > 1e-3 * one.gradient.abs().max()
 
 
 def test_cloning_learns_from_the_rows_of_one_process_with_the_double_batch(folder: Path, tmp_path: Path) -> None:
     one = cases.fit("cloning", cases.make("cloning", folder, times=2), tmp_path).state_dict()
     two = torch.load(last(folder / "two" / "cloning"), weights_only=True)["state_dict"]
-    for key, value in one.items():  # statistics of the demonstrations among them
+    # The statistics of the demonstrations are among the entries.
+    for key, value in one.items():
         torch.testing.assert_close(two[key], value, rtol=1e-5, atol=1e-6)
     assert not torch.equal(two["learner.observation_mean"], torch.zeros_like(two["learner.observation_mean"]))
 
@@ -189,7 +194,8 @@ def test_they_agree_when_to_save_on_frames_and_on_what_is_logged(folder: Path, t
     assert saved
     assert all(set(parts(path)) == {0, 1} for path in saved)
     first, second = (each["by episodes"] for each in told)
-    assert first["frames"] == second["frames"] == (2 + 6) * 2 * 8 * 2  # of two processes, warm-up included
+    # Frames count those of two processes, with the warm-up.
+    assert first["frames"] == second["frames"] == (2 + 6) * 2 * 8 * 2
     assert first["logged"] == second["logged"]
     assert {"train/loss", "train/utilization"} <= set(first["logged"])
     assert first["episodes"] != second["episodes"]

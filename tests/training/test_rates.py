@@ -38,7 +38,8 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
     "SequentialLR": lambda it: lr_scheduler.SequentialLR(it, [LATER(it), lr_scheduler.CosineAnnealingLR(it, 9)], [6]),
     "ChainedScheduler": lambda it: lr_scheduler.ChainedScheduler([LATER(it), lr_scheduler.ConstantLR(it)]),
 }
-REFUSED = {"ReduceLROnPlateau"}  # by every run
+# Every run refuses these.
+REFUSED = {"ReduceLROnPlateau"}
 
 
 def test_every_schedule_of_torch_is_looked_at() -> None:
@@ -74,7 +75,8 @@ def test_all_rates_to_come_are_half(name: str, resumed: bool) -> None:
     back.times = 1
     configs = [SimpleNamespace(scheduler=schedule)]
     back.on_train_start(SimpleNamespace(optimizers=[optimizer], lr_scheduler_configs=configs), nn.Linear(1, 1))  # type: ignore[arg-type]
-    if resumed:  # what was lowered is in the checkpoint
+    # What was lowered is in the checkpoint.
+    if resumed:
         again, again_schedule = made(name)
         again_schedule.load_state_dict(schedule.state_dict())
         again.load_state_dict(optimizer.state_dict())

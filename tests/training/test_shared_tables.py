@@ -30,7 +30,8 @@ PATCHES = ("2x2", "1x3", "3x3:1", "2x4:2")
 def tables() -> PatchTables:
     env = PackingEnv(2, items=RandomBoxes(1, 3), bin_size=(5.0, 4.0, 6.0), resolution=(5, 4), device="cpu")
     made = PatchTables(AgentSpace.of(env), PATCHES, levels=6)
-    with torch.no_grad():  # entries of their own, the same for those that are the same turned or mirrored
+    # Entries differ, except those of patches that are turned or mirrored.
+    with torch.no_grad():
         made.weight.copy_(torch.rand(made.plan.entries, generator=generator())[made.plan.first_images])
     return made
 
@@ -87,7 +88,8 @@ def test_every_table_is_learnt_by_one_process(processes: int) -> None:
     shares = shares_of(plan, (10, 10), processes)
     assert sorted(table for share in shares for table in share) == list(range(6))
     if processes == 2:
-        assert shares == [(0, 1, 5), (2, 3, 4)]  # 3467 and 3716 cells and patches, by hand
+        # By hand: 3467 and 3716 cells and patches.
+        assert shares == [(0, 1, 5), (2, 3, 4)]
 
 
 def test_there_may_be_more_processes_than_tables() -> None:
@@ -153,10 +155,12 @@ def test_shared_learning_has_the_bits_of_one_process(processes: int, monkeypatch
             values = shared.values(levels)
             assert torch.equal(values, wanted[number])
             shared.learn(levels, goal - values, counts, 0.5)
-            if number != 1:  # a sweep may be exchanged later, with the next one
+            # A sweep may be exchanged later, with the next one.
+            if number != 1:
                 shared.exchange()
         assert not shared.changes.marked.any()
-        assert not shared.changes.num.any()  # which would grow beyond its table
+        # Otherwise it would grow beyond its table.
+        assert not shared.changes.num.any()
 
     as_processes(processes, learn)
     for each in own:

@@ -22,7 +22,8 @@ from torchrl_gpu.training.run import EnvRun
 
 Run = TypeVar("Run", bound=EnvRun)
 
-STEPS = {"rollout_steps": 2, "updates_per_step": 2}  # of a training step
+# Options of a training step.
+STEPS = {"rollout_steps": 2, "updates_per_step": 2}
 
 
 REPLAY = ("capacity", "prioritized", "alpha", "beta", "beta_updates", "storage")

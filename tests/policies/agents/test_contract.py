@@ -74,7 +74,8 @@ def test_each_loss_reaches_its_own_weights_and_one_pass_over_the_sum_is_as_good(
 
 @each_agent
 def test_environments_by_robots_lose_what_they_lose_one_by_one(name: str) -> None:
-    agent, flat = make(name), transitions(name, 12, td_error=torch.full((12, 1), -7.0))  # an old one
+    # The error is an old one.
+    agent, flat = make(name), transitions(name, 12, td_error=torch.full((12, 1), -7.0))
     shaped = flat.clone().reshape(4, 3)
     expected, came = losses_of(agent, flat), losses_of(agent, shaped)
     for group, loss in expected.items():

@@ -147,11 +147,13 @@ def test_the_price_of_entropy_is_fixed_or_learnt() -> None:
 def test_the_price_rises_where_there_is_too_little_entropy(wanted: float, rises: bool) -> None:
     agent: Any = make("SAC", target_entropy=wanted)
     losses = agent.losses(transitions("SAC", 32))
-    for name in ("actor", "critic"):  # which are summed with it
+    # These losses are summed with it.
+    for name in ("actor", "critic"):
         losses[name].backward(retain_graph=True)
     assert agent.log_alpha.grad is None
     losses["alpha"].backward()
-    assert (agent.log_alpha.grad < 0).item() is rises  # descent moves against the slope
+    # Descent moves against the slope.
+    assert (agent.log_alpha.grad < 0).item() is rises
 
 
 def test_actions_are_drawn_anew_for_every_robot() -> None:
@@ -171,7 +173,8 @@ def test_levels_by_hand() -> None:
     assert (adaptive.in_keys, fixed.in_keys) == (["clearance"], [])
     assert_near(adaptive(SEEN), torch.tensor([[0.0], [0.25], [1.0], [1.0], [0.0]]))
     assert fixed(SEEN).tolist() == 0.5
-    assert dict(fixed.state_dict()) == {}  # it is set, and not learned
+    # The temperature is set, and not learned.
+    assert dict(fixed.state_dict()) == {}
     assert midpoints(4).tolist() == [0.125, 0.375, 0.625, 0.875]
 
 

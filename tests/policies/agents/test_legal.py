@@ -218,7 +218,8 @@ EACH = [(name, argument) for name in AGENTS for argument in networks_for(name)]
 
 @pytest.mark.parametrize(("name", "argument"), EACH)
 def test_a_wrong_width_is_refused(name: str, argument: str) -> None:
-    made(name, lambda out: out, argument)  # the same wrapped, as it is
+    # The wrapped network gives the same.
+    made(name, lambda out: out, argument)
     with pytest.raises(ValueError, match=rf"^{name}: Wrong .*\(…, .*\) for observation \(…, .*\), not \(…"):
         made(name, cut, argument)
 

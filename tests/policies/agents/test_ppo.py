@@ -102,12 +102,14 @@ def test_losses_and_gradients_are_torchrls(kind: str) -> None:
     ours = [slope.clone() for group in gradients(agent).values() for slope in group if slope is not None]
     agent.zero_grad()
     theirs_of = batch.clone()
-    if kind == "continuous":  # squashing changes both densities alike, and so not their ratio
+    # Squashing changes both densities alike, so their ratio stays.
+    if kind == "continuous":
         slope = agent.policy.squash.log_slope(batch["unsquashed_action"]).sum(-1)  # type: ignore[union-attr]
         theirs_of["action_log_prob"] = batch["action_log_prob"] + slope
     theirs = torchrl_loss(agent, kind)(theirs_of)
     actor = theirs["loss_objective"] + theirs.get("loss_entropy", torch.zeros(()))
-    assert 0.05 < theirs["clip_fraction"] < 0.95  # some are clipped and some are not
+    # Some are clipped and some are not.
+    assert 0.05 < theirs["clip_fraction"] < 0.95
     assert_near(found["actor"], actor)
     assert_near(found["critic"], theirs["loss_critic"])
     assert_near(agent.clip_fraction, theirs["clip_fraction"])
@@ -126,7 +128,8 @@ def test_each_loss_reaches_its_own_weights_and_all_of_them(kind: str) -> None:
         for group, slopes in gradients(agent).items():
             assert all((slope is not None and bool(slope.any())) is (group == trained) for slope in slopes)
     assert batch["td_error"].shape == (45, 1)
-    agent.update_targets(1)  # there are none
+    # The agent has no targets.
+    agent.update_targets(1)
     assert agent.targets_update_every_step
 
 
@@ -157,7 +160,8 @@ def test_steps_that_do_not_count(kind: str) -> None:
     steps = rollout(agent, kind)
     idle = ~steps["active"]
     assert idle.any()
-    steps["next", "done"][:, :-1] |= idle[:, 1:]  # as in an environment: a robot takes no part after an end only
+    # In an environment, too, a robot takes no part only after an end.
+    steps["next", "done"][:, :-1] |= idle[:, 1:]
     odd = steps.clone()
     odd["next", "reward"] = torch.where(idle, 1e3, odd["next", "reward"])
     torch.manual_seed(0)

@@ -23,7 +23,8 @@ from tests.policies.navigation_spaces import CONTINUOUS, DISCRETE, make, spec_fo
 from tests.tolerances import assert_near
 from torchrl_gpu.policies import SAC, Agent, PolicyWrapper, Rainbow
 
-NUM = 24  # transitions
+# Number of transitions.
+NUM = 24
 
 
 def target_copy(agent: Any, name: str, like: torch.nn.Module) -> torch.nn.Module:
@@ -130,7 +131,8 @@ def test_greedy_actions(name: str, squash: str, version: str) -> None:
 @pytest.mark.parametrize("cvar", [0.25, "adaptive"])
 def test_greedy_indices_at_risk(cvar: Any) -> None:
     agent, seen = make("IQN"), states(NUM)
-    seen["clearance"] = seen["clearance"] / 8  # up to 2.5 m
+    # Clearances are up to 2.5 m.
+    seen["clearance"] = seen["clearance"] / 8
     careful = PolicyWrapper(agent, flat=True, cvar=cvar).eval()(seen.clone())["action"]
     neutral = PolicyWrapper(agent, flat=True).eval()(seen.clone())["action"]
     assert not torch.equal(careful, neutral)
@@ -174,8 +176,10 @@ def distributional_loss(agent: Rainbow) -> DistributionalDQNLoss:
         for network in (agent.online.network, agent.target.network)
     )
     theirs = DistributionalDQNLoss(online, gamma=agent.gamma, delay_value=True)
-    HardUpdate(theirs, value_network_update_interval=1)  # it warns where there is none
-    theirs.deterministic_sampling_mode = ExplorationType.RANDOM  # else it switches the noise off
+    # TorchRL warns where there is no updater.
+    HardUpdate(theirs, value_network_update_interval=1)
+    # Otherwise TorchRL switches the noise off.
+    theirs.deterministic_sampling_mode = ExplorationType.RANDOM
     theirs.target_value_network_params.data.update_(TensorDict.from_module(target).detach())
     return theirs
 
@@ -183,7 +187,8 @@ def distributional_loss(agent: Rainbow) -> DistributionalDQNLoss:
 def test_rainbow() -> None:
     agent, batch = make("Rainbow", gamma=0.9), transitions("Rainbow", 32)
     for part in (batch, batch["next"]):
-        part["action_mask"] = torch.ones_like(part["action_mask"])  # TorchRL's knows none
+        # TorchRL's loss knows no mask.
+        part["action_mask"] = torch.ones_like(part["action_mask"])
     assert isinstance(agent, Rainbow)
     same = batch.clone()
     theirs = distributional_loss(agent)(same)["loss"]

@@ -140,7 +140,8 @@ def test_what_is_missing_in_drawn_clips() -> None:
     drawn, expected = decoder.net(features).view(2, 4, 3, 3, 2), 0.0
     for b, t, c, y, x in torch.cartesian_prod(*map(torch.arange, drawn.shape)).tolist():
         pixels = clips[b, t, c, 2 * y : 2 * y + 2, 2 * x : 2 * x + 2].double() / 255
-        expected += (drawn[b, t, c, y, x].item() - pixels.mean().item()) ** 2 / (2 * 4)  # of each of eight frames
+        # There are eight frames.
+        expected += (drawn[b, t, c, y, x].item() - pixels.mean().item()) ** 2 / (2 * 4)
     assert decoder.missing(features, clips).item() == pytest.approx(expected, rel=1e-5)
 
 
@@ -214,7 +215,8 @@ def test_a_clip_is_shifted_as_a_whole_within_bounds() -> None:
     torch.manual_seed(0)
     size, most = 9, 3
     place = torch.arange(size)
-    grid = (place[:, None] * size + place).to(torch.uint8)  # says where each pixel came from
+    # Each pixel says where it came from.
+    grid = (place[:, None] * size + place).to(torch.uint8)
     clips = grid.expand(200, 2, 3, size, size).contiguous()
     out = random_shift(clips, most)
     assert out.dtype == torch.uint8
@@ -233,7 +235,8 @@ def test_a_clip_is_shifted_as_a_whole_within_bounds() -> None:
 
 
 def test_all_that_agents_are_asked_for_is_the_agents_behind_the_encoder() -> None:
-    own = {"losses", "loss", "parameters_to_train"}  # which are made of the others
+    # These are made of the others.
+    own = {"losses", "loss", "parameters_to_train"}
     asked = {
         name
         for name, value in vars(Agent).items()

@@ -97,7 +97,8 @@ def test_the_norm_follows_the_weights_of_the_network_or_a_file(monkeypatch: pyte
     assert type(norm) is FrozenBatchNorm3d
     assert torch.equal(norm.running_var, theirs.stem[1].running_var)
     path = tmp_path / "r3d_18.pth"
-    torch.save(theirs.state_dict(), path, _use_new_zipfile_serialization=False)  # as old files are
+    # Old files have this format.
+    torch.save(theirs.state_dict(), path, _use_new_zipfile_serialization=False)
     encoder = ClipEncoder("r3d18", pretrained=str(path), norm="group").make(shape)
     assert type(encoder.stem[1]) is nn.GroupNorm
     assert torch.equal(encoder.stem[1].weight, theirs.stem[1].weight)

@@ -118,7 +118,8 @@ def test_frozen_it_is_torchvisions_in_eval_mode_and_stays_so_in_training() -> No
     clips = random_clips(2, SHAPE)
     with torch.no_grad():
         found, wanted = encoder.pooled(clips), pooled(theirs.eval(), clips)
-    assert (found - wanted).abs().max() < 1e-6 * wanted.abs().max()  # mean and std are rounded to float32
+    # Mean and deviation are rounded to float32.
+    assert (found - wanted).abs().max() < 1e-6 * wanted.abs().max()
     assert all(torch.equal(value, before[name]) for name, value in encoder.state_dict().items())
 
 
@@ -175,11 +176,13 @@ def naive_timesformer(clip: Array, w: Arrays, patch: int, num_heads: int, depth:
     first = w["class_token"] + w["space"][0]
     for n in range(depth):
         block = f"blocks.{n}"
-        for place in range(rows * columns):  # equation 8: attention over time
+        # Equation 8: attention over time.
+        for place in range(rows * columns):
             over_time = attended(normed(tokens[:, place], w, f"{block}.time_norm"), w, f"{block}.time", num_heads)
             tokens[:, place] += mapped(over_time, w, f"{block}.time_out")
         copies = []
-        for t in range(frames):  # equation 9: attention over space, the class token among the patches
+        # Equation 9: attention over space, the class token among the patches.
+        for t in range(frames):
             seen = normed(np.vstack([first, tokens[t]]), w, f"{block}.space_norm")
             over_space = attended(seen, w, f"{block}.space", num_heads)
             copies.append(over_space[0])

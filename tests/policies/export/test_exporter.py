@@ -115,7 +115,8 @@ def test_what_cannot_be_written_is_said(tmp_path: Path, out: str, format: Any, s
 def test_leapp_finds_what_it_asks_for(tmp_path: Path) -> None:
     path, _ = checkpoints.saved(tmp_path, "SAC washes")
     written = export_policy(path, tmp_path / "packing.pt2", "pt2")
-    assert not (tmp_path / "packing.yaml").exists()  # which `--config packing.yaml` would then mean
+    # `--config packing.yaml` would otherwise mean this file.
+    assert not (tmp_path / "packing.yaml").exists()
     told = yaml.safe_load((tmp_path / "packing.leapp.yaml").read_text())
     node = told["models"]["policy"]
     for port in (*node["inputs"], *node["outputs"]):

@@ -134,7 +134,8 @@ def test_float64_states_are_seen_in_the_precision_of_the_weights() -> None:
     net = built(NavigationScores)
     observation, mask = inputs(net, 3)
     assert_near(net(observation.double(), mask), net(observation, mask))
-    assert net.double()(observation.double(), mask).dtype == torch.float32  # what is given is float32 always
+    # Observations are always float32.
+    assert net.double()(observation.double(), mask).dtype == torch.float32
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

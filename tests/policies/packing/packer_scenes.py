@@ -19,7 +19,8 @@ from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 from torchrl_gpu.policies.packing import PackerNetworks, RandomLegal
 
-NARROW = (16, 8)  # decoder of a small U-Net
+# The decoder of a small U-Net.
+NARROW = (16, 8)
 
 
 class Voxels(ItemSource):
@@ -106,7 +107,8 @@ def trained(seed: int = 0) -> PackerNetworks:
     return copy.deepcopy(_trained(seed))
 
 
-@cache  # to draw eleven million weights takes longer than most tests
+# To draw eleven million weights takes longer than most tests.
+@cache
 def _narrow(seed: int) -> PackerNetworks:
     torch.manual_seed(seed)
     return PackerNetworks(channels=NARROW)

@@ -28,7 +28,8 @@ PILE = torch.tensor([[0.0, 1.0, 2.0], [0.0, 0.0, 1.0], [3.0, 0.0, 0.0]])
 #           cells 0 3 | 1 0            cells 3 0 | 0 0
 Z = torch.tensor([[[0.0, 2.0], [3.0, 1.0]], [[1.0, 2.0], [3.0, 0.0]]])
 UNDER = torch.tensor([[[0.0, 1.5], [1.5, 0.5]], [[0.5, 1.5], [1.5, 0.0]]])
-LEGAL = torch.tensor([[[1, 1], [0, 1]], [[1, 0], [0, 1]]]).bool()  # base + height (1 and 2) at most 3
+# Base + height (1 and 2) is at most 3.
+LEGAL = torch.tensor([[[1, 1], [0, 1]], [[1, 0], [0, 1]]]).bool()
 SIZE = torch.tensor([[2.0, 1.0, 1.0, 2.0], [1.0, 2.0, 2.0, 4.0]])
 # Mean pile beside each placement, in the order x below, x above, y below, y above; W is the wall, as high as the bin.
 W = 3.0
@@ -57,7 +58,8 @@ def planes_of_the_example() -> Tensor:
 def test_planes_by_hand() -> None:
     height = SIZE[:, 2, None, None]
     expected = [LEGAL.float(), Z / 3, (Z + height) / 3, (Z - UNDER) / 3]
-    expected += [(BESIDE[:, side] - Z) / 3 for side in range(4)]  # all within ±1 bin height
+    # All are within ±1 bin height.
+    expected += [(BESIDE[:, side] - Z) / 3 for side in range(4)]
     shares = torch.cat([SIZE[:, :3] / 3, (SIZE[:, 3:] / 27) ** (1 / 3)], 1)
     expected += [shares[:, i, None, None].expand_as(Z) for i in range(4)]
     expected += [plane.expand_as(Z) / 3 for plane in (MEAN_PILE, TOP_PILE)]
@@ -119,7 +121,8 @@ def test_an_empty_slot_gives_finite_planes() -> None:
     assert (env.state.item_id == -1).any()
     planes = PlacementFeatures(AgentSpace.of(env))(**seen)
     assert planes.isfinite().all()
-    assert not planes[:, 1:, 0].any()  # nothing legal there
+    # Nothing is legal there.
+    assert not planes[:, 1:, 0].any()
 
 
 def test_scale_does_not_matter() -> None:

@@ -59,7 +59,8 @@ def test_a_saved_policy_chooses_as_it_did(make: Callable[[], PackingPolicy], tmp
     for _ in range(4):
         ours, theirs = policy(shown.clone()), again(shown.clone())
         assert bool(shown["action_mask"].gather(1, theirs["action"][:, None]).all())
-        value = ours["action_value"]  # halves of a float differ in the last digits, so that equal placements may change
+        # Halves of a float differ in the last digits, so equal placements may change.
+        value = ours["action_value"]
         of_theirs = value.gather(1, theirs["action"][:, None])
         torch.testing.assert_close(of_theirs, value.amax(1, keepdim=True), rtol=0, atol=2e-3)
         shown = env.step_and_maybe_reset(ours)[1]
@@ -255,7 +256,8 @@ def test_orders_are_known_by_the_rules(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 @pytest.mark.parametrize("make", [trained, pytest.param(weighted, marks=pytest.mark.soak)])
 def test_it_is_exported(make: Callable[[], PackingPolicy], tmp_path: Path) -> None:
-    policy = make()  # as ONNX, for which it becomes a program of torch first
+    # For ONNX the policy becomes a program of torch first.
+    policy = make()
     written = export_policy(InferencePolicy(policy, policy.space, "values"), tmp_path / "values.onnx")
     if isinstance(policy.tables, PatchTables):
         assert written.stat().st_size > 4 * policy.tables.plan.entries

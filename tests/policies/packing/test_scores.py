@@ -52,7 +52,8 @@ def test_advantages_of_legal_actions_sum_to_0() -> None:
     advantage = torch.where(legal, q - values[0], 0.0)
     assert legal.any(1).all()
     assert not legal.all()
-    assert advantage.abs().amax(1).min() > 0.01  # they are not all 0
+    # They are not all 0.
+    assert advantage.abs().amax(1).min() > 0.01
     assert_near(advantage.sum(1) / legal.sum(1), torch.zeros(len(q)))
 
 

@@ -100,9 +100,11 @@ async def test_who_joins_late_can_decode_from_the_first_picture() -> None:
         early = hub.subscribe("main", "h264")
         first = [(await shown(hub, scene(shift=i), early))[0] for i in range(3)]
         assert [picture.key for picture in first] == [True, False, False]
-        stream.key_at = 0.0  # a while ago
+        # It was a while ago.
+        stream.key_at = 0.0
         late = hub.subscribe("main", "h264")
-        joined = await asyncio.wait_for(asyncio.gather(early.get(), late.get()), 10)  # the newest, once more
+        # The newest picture comes once more.
+        joined = await asyncio.wait_for(asyncio.gather(early.get(), late.get()), 10)
         both = [joined, await shown(hub, scene(shift=3), early, late)]
         assert [picture.key for picture, _ in both] == [True, False]
         assert {7, 8, 5} <= set(unit_types(both[0][0].data))
@@ -116,12 +118,14 @@ async def test_who_joins_late_can_decode_from_the_first_picture() -> None:
 async def test_who_comes_between_two_frames_sees_the_newest_at_once(codec: Codec) -> None:
     async with encoding_hub() as (hub, _):
         stream = hub.declare("main")
-        hub.publish(scene(), "main", {"step": 7}, bgr=False)  # and then no more, and no tick
+        # Then no frame and no tick follows.
+        hub.publish(scene(), "main", {"step": 7}, bgr=False)
         await until(lambda: stream.mailbox.current is not None)
         assert counted(hub, "frames_encoded_total", stream="main", codec=codec) == 0, "nobody was there"
         pictures = []
         for _ in range(2):
-            stream.key_at = 0.0  # a while ago
+            # It was a while ago.
+            stream.key_at = 0.0
             viewer = hub.subscribe("main", codec)
             pictures.append(await asyncio.wait_for(viewer.get(), 10))
             assert psnr(decoded(pictures[-1]), scene()) > 28

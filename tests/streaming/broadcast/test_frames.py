@@ -108,7 +108,8 @@ class Pretender:
 
 def test_what_is_transparent_shows_white_behind_it() -> None:
     frame = np.zeros((2, 3, 4), np.uint8)
-    frame[0] = (200, 100, 0, 255), (200, 100, 0, 0), (200, 100, 0, 51)  # 51 is a fifth
+    # 51 is a fifth of 255.
+    frame[0] = (200, 100, 0, 255), (200, 100, 0, 0), (200, 100, 0, 51)
     picture = copied(frame[:, ::-1])[:, ::-1]
     assert picture[0].tolist() == [[200, 100, 0], [255, 255, 255], [244, 224, 204]]
     assert (picture[1] == 255).all()
@@ -149,7 +150,8 @@ def test_depth_of_any_size() -> None:
 
 def test_colours_of_depth_get_darker_step_by_step() -> None:
     linear = (color_map() / 255.0) ** 2.2
-    steps = -np.diff(np.cbrt(linear @ (0.2126, 0.7152, 0.0722))[::15])  # as lightness is perceived, nearly
+    # The cube root is nearly how lightness is perceived.
+    steps = -np.diff(np.cbrt(linear @ (0.2126, 0.7152, 0.0722))[::15])
     assert steps.min() > 0.5 * steps.mean()
     assert steps.max() < 1.5 * steps.mean()
     assert (np.ptp(color_map().astype(int), axis=1) > 20).all(), "none may pass for what was not measured"
@@ -248,12 +250,14 @@ def test_what_runs_on_a_device_makes_the_same_picture_and_reads_nothing(name: st
     """
     frame, expected = frames()[name], copied(frames()[name])
     found = format_of(frame, "test")
-    pixels.color_map_on(frame.device)  # comes to the device once
+    # The map is copied to the device once.
+    pixels.color_map_on(frame.device)
     with NoHostReads(), mock.patch.object(pixels, "to_array", side_effect=AssertionError("brought to the host")):
         depth = pixels.measured_range(OnDevice(frame)) if found.kind == "depth" else None  # type: ignore[arg-type]
         canvas = torch.empty(expected.shape, dtype=torch.uint8)
         pixels.paint(canvas, frame, found, depth)
-    np.testing.assert_allclose(canvas.numpy().astype(int), expected, atol=3)  # a colour of the map, where it rounds
+    # A colour of the map may differ where it rounds.
+    np.testing.assert_allclose(canvas.numpy().astype(int), expected, atol=3)
     if found.kind == "depth":
         assert depth_meta(depth) == depth_meta(pixels.measured_range(frame))
 
@@ -271,7 +275,8 @@ class OnDevice:
 @pytest.mark.parametrize("name", frames())
 def test_torch_on_the_gpu_stays_there_and_does_not_wait(name: str) -> None:
     frame = frames()[name].cuda()
-    pixels.color_map_on(frame.device)  # comes to the device once
+    # The map is copied to the device once.
+    pixels.color_map_on(frame.device)
     torch.cuda.set_sync_debug_mode("error")
     try:
         picture: Any

@@ -135,7 +135,8 @@ async def test_states_that_come_fast_are_told_at_the_tick(hub: Hub) -> None:
     await until(lambda: heard)
     await asyncio.sleep(0)
     assert len(heard) == 1
-    hub.state_at = 0.0  # a while ago
+    # It was a while ago.
+    hub.state_at = 0.0
     hub.tick()
     hub.set_state({"step": 99})
     hub.tick()
@@ -240,7 +241,8 @@ async def test_whatever_is_asked_for_there_are_at_most_so_many_streams(hub: Hub)
     for name in ("env01", "env1e3", "env" + "9" * 50, "env\n1", "nobody", "env0:q"):
         with pytest.raises(UnknownStream, match=r"watch: stream .*main, .* env and a number"):
             hub.subscribe(name)
-    hub.declare("worst")  # the program's own come first
+    # The program's own streams come first.
+    hub.declare("worst")
     await until(lambda: len(hub.streams) == MAX_STREAMS)
     with pytest.raises(SubscriptionClosed, match="gave way"):
         await watched[0].get()

@@ -61,7 +61,8 @@ async def test_a_frame_is_due_while_somebody_waits_or_none_has_been_kept_for_a_s
     assert not stream.is_due(time.monotonic() + 60.9)
     assert stream.is_due(stream.schedule.taken_at + 1.0)
     stream.schedule = FrameSchedule(stream.schedule.interval)
-    stream.schedule.taken_at = math.inf  # of what is kept no more is said here
+    # Kept pictures are no subject here.
+    stream.schedule.taken_at = math.inf
     assert not stream.is_due(time.monotonic())
     subscription = hub.subscribe("main")
     assert not stream.is_due(time.monotonic()), "it has not asked for a picture"
@@ -94,7 +95,8 @@ async def test_a_viewer_of_few_frames_gets_few(hub: Hub, stream: Stream) -> None
     hub.deliver(stream, encoded(1))
     assert [await soon(task) for task in tasks] == [1, 1]
     task, late = await waiting(fast), await waiting(slow)
-    await asyncio.sleep(0.002)  # the period of the fast one
+    # The period of the fast one.
+    await asyncio.sleep(0.002)
     hub.deliver(stream, encoded(2))
     assert await soon(task) == 2
     assert not late.done()
@@ -258,7 +260,8 @@ def test_members(families: Families, name: str, family: str) -> None:
     [
         *("env", "env1024", "env-1", "env+1", "env01", "env1.0", "env1e2", "env1_0", "env 1", "env1 ", "env1\n"),
         *("env8:q", "env1:", "env1:mask", "env1:q:q", "env1:Q", "other1", "17", "env" + "9" * 60, "", None, 17),
-        "env٣",  # a digit, but not one of ours
+        # A digit, but not an ASCII one.
+        "env٣",
     ],
 )
 def test_what_is_no_member(families: Families, name: object) -> None:

@@ -59,7 +59,8 @@ def test_odd_sides_grow_and_other_sizes_are_fitted(tmp_path: Path) -> None:
     assert odd.shape == tall.shape == even.shape == (122, 162, 3)
     assert psnr(odd[:121, :161], scene(121, 161)) > 28
     assert psnr(even, scene(122, 162)) > 28
-    assert tall[:, 60:100].min() > 245  # 61 of 162 columns wide, in the middle
+    # 61 of 162 columns wide, in the middle.
+    assert tall[:, 60:100].min() > 245
     assert max(tall[:, :48].max(), tall[:, 114:].max()) < 10
 
 

@@ -83,7 +83,8 @@ def test_a_batch_is_one_call_of_contiguous_planes() -> None:
 
 
 def test_planar_by_hand() -> None:
-    frame = torch.tensor([[[1, 2, 3], [4, 5, 6]]], dtype=torch.uint8)  # one row of two pixels
+    # One row of two pixels.
+    frame = torch.tensor([[[1, 2, 3], [4, 5, 6]]], dtype=torch.uint8)
     assert planar([frame], CPU)[0].tolist() == [[[1, 4]], [[2, 5]], [[3, 6]]]
     assert planar(frame[None], CPU, bgr=True)[0].tolist() == [[[3, 6]], [[2, 5]], [[1, 4]]]
 
@@ -95,7 +96,8 @@ def test_one_thread_encodes_for_all() -> None:
         idents.add(threading.get_ident())
         inside[0] += 1
         most[0] = max(most[0], inside[0])
-        time.sleep(0)  # lets another thread in, if it could
+        # Let another thread in, if it could.
+        time.sleep(0)
         files = by_opencv(planes, quality)
         inside[0] -= 1
         return files
@@ -155,7 +157,8 @@ def test_nothing_is_read_before_it_is_drawn(called: MagicMock, monkeypatch: pyte
         *("Event", "current_stream", "Event().record", "stream", "stream().__enter__", "Event().synchronize"),
         *("planes", "side.synchronize", "encode", "stream().__exit__"),
     ]
-    called.Event.assert_called_with(blocking=True)  # the others wait for a core while it spins
+    # Otherwise it would spin while the others wait for a core.
+    called.Event.assert_called_with(blocking=True)
     called.Event().record.assert_called_with(called.current_stream())
     called.stream.assert_called_with(called.side)
 
@@ -243,7 +246,8 @@ def test_gpu_frames_are_read_after_they_are_drawn(on_gpu: NvJpeg) -> None:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            for _ in range(20):  # the frame is drawn long after this line has been passed
+            # The frame is drawn long after this line has been passed.
+            for _ in range(20):
                 slow = (slow @ slow).clamp(-1, 1)
             frame.fill_(value)
             (file,) = on_gpu.encode([frame], 95)

@@ -90,7 +90,8 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[SelfTest]:
 def test_nvenc_that_hangs_is_tried_in_a_process_of_its_own(
     pretended: list[SelfTest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(libavcodec, "open_codec", None)  # so it cannot be tried in this one
+    # It cannot be tried in this process.
+    monkeypatch.setattr(libavcodec, "open_codec", None)
     assert probes.nvenc_problem() == "no answer within 300 seconds"
     (test,) = pretended
     assert self_tests.function_of(test.function) is libavcodec.codec_problem
@@ -101,7 +102,8 @@ def test_nvjpeg_that_hangs_is_tried_in_a_process_of_its_own(
     pretended: list[SelfTest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
-    monkeypatch.setattr(nvjpeg.NvJpeg, "_probe", None)  # so it cannot be tried in this one
+    # It cannot be tried in this process.
+    monkeypatch.setattr(nvjpeg.NvJpeg, "_probe", None)
     found = probes.nvjpeg_problem(torch.device("cuda", 0))
     assert found == "torchcodec: no answer within 300 seconds; torchvision: no answer within 300 seconds"
     assert [test.arguments for test in pretended] == [("torchcodec", "cuda:0"), ("torchvision", "cuda:0")]

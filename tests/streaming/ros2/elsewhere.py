@@ -77,7 +77,8 @@ def stock_reader(dds: CycloneDds, topic: str) -> dict[str, Any]:
     from cyclonedds.sub import DataReader
     from cyclonedds.topic import Topic
 
-    struct = dds.struct_of(JOINTS)  # as DDS is told of it, with its own codec
+    # DDS is told of this type, with its own codec.
+    struct = dds.struct_of(JOINTS)
     reader = DataReader(dds.participant, Topic(dds.participant, f"rt{topic}", struct), dds.quality_of(True, JOINTS))
     found = reader.take_one(timeout=30 * 10**9)
     stamp = found.header.stamp

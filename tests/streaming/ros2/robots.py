@@ -23,7 +23,8 @@ VECTORS = {"observation": ((3,), "float32")}
 IMAGES = {"frame": ((3, 4, 6), "uint8")}
 CLIPS = {"clip": ((4, 3, 4, 6), "uint8")}
 SAFE = (0.25, -0.25)
-SOON = 20.0  # seconds that a test waits at most
+# Longest wait of a test, in seconds.
+SOON = 20.0
 
 
 class InProcess:
@@ -78,7 +79,8 @@ class Told:
     def policy(self, rows: TensorDictBase) -> TensorDictBase:
         self.calls += 1
         observations = {name: rows.get(name)[0] for name in self.in_keys}
-        if self.calls > 2:  # the first two are the warm-up
+        # The first two calls are the warm-up.
+        if self.calls > 2:
             self.seen.append(observations)
         rows.set("action", torch.as_tensor(self._decide(observations))[None])
         for name, value in self.written.items():

@@ -36,7 +36,8 @@ from torchrl_gpu.policies.policy import Entry
 from torchrl_gpu.streaming import RosBridge
 from torchrl_gpu.streaming.ros2.messages import COMPRESSED, FLOATS, IMAGE, JOINTS, TEXT
 
-LONG = 60.0  # seconds, an age that no test reaches
+# An age in seconds that no test reaches.
+LONG = 60.0
 
 
 def bridge(policy: Any, robot: Robot, **options: Any) -> RosBridge:
@@ -111,7 +112,8 @@ def test_image_and_vector_together() -> None:
     with bridge(policy, robot) as made:
         robot.see(1)
         until(lambda: made.metrics()["frame_received"] == 1)
-        assert not policy.seen  # the vector has not come
+        # The vector has not come.
+        assert not policy.seen
         robot.feel(1, 2, 3)
         robot.see(2)
         robot.wait(decided)
@@ -171,7 +173,8 @@ def test_the_safe_action_follows_when_inputs_stop() -> None:
     at = max(i for i, action in enumerate(robot.actions) if decided(action))
     after = robot.actions[at + 1 :]
     assert len(after) > 2
-    assert all(map(is_safe, after))  # never the last one again
+    # The last action is never sent again.
+    assert all(map(is_safe, after))
     assert robot.times[at + 1] - robot.times[at] + robot.actions[at]["age_s"] > 0.099
 
 
@@ -233,7 +236,8 @@ def test_what_is_no_action_is_the_safe_one(bad: Any, said: str, caplog: pytest.L
             until(lambda number=number: made.metrics()["policy_errors"] == number)
             assert said in made.metrics()["last_error"]
         robot.feel(0, 0, 0)
-        robot.wait(decided)  # and it goes on
+        # It continues.
+        robot.wait(decided)
     assert all(is_safe(action) or decided(action) for action in robot.actions)
     assert sum(map(decided, robot.actions)) == 1
     assert len(caplog.records) == 1
@@ -257,7 +261,8 @@ def test_a_policy_that_hangs_does_not_hold_the_robot_up() -> None:
         until(lambda: time.monotonic() > stale_at)
         free.set()
         until(lambda: made.metrics()["late"] > 0)
-    assert not any(map(decided, robot.actions[at:]))  # what came too late is never sent
+    # What came too late is never sent.
+    assert not any(map(decided, robot.actions[at:]))
 
 
 def test_only_the_newest_image_is_decided_on() -> None:
@@ -325,12 +330,15 @@ def test_policies_are_swapped_without_a_gap() -> None:
         robot.feel(0, 0, 0)
         assert robot.wait(decided)["action_0"] == pytest.approx(0.1)
         made.swap(second)
-        assert second.calls == 2  # warm before it takes over
+        # It is warm before it takes over.
+        assert second.calls == 2
         robot.feel(0, 0, 0)
         robot.wait(lambda action: action["action_0"] == pytest.approx(0.9))
         assert made.metrics()["swaps"] == 1
-    safe = [action["safe"] for action in robot.actions[:-1]]  # the last one is that of closing
-    assert set(safe[safe.index(0.0) :]) == {0.0}  # before, nothing had been felt yet
+    # The last action is that of closing.
+    safe = [action["safe"] for action in robot.actions[:-1]]
+    # Nothing had been felt before.
+    assert set(safe[safe.index(0.0) :]) == {0.0}
 
 
 @pytest.mark.parametrize(
@@ -390,7 +398,8 @@ def test_rendered_frames_go_out() -> None:
     frame = torch.full((8, 12, 3), 90, dtype=torch.uint8)
     with bridge(None, robot, camera_topic="/view/compressed", camera_rate=0.1) as made:
         assert made.publish_frame(frame, 5 * 10**9)
-        assert not made.publish_frame(frame)  # within the same tenth of a rate
+        # This is within the same tenth of a second.
+        assert not made.publish_frame(frame)
     stamp = MESSAGES.store.deserialize_cdr(pictures[0], COMPRESSED).header.stamp
     assert (len(pictures), stamp.sec) == (1, 5)
     assert MESSAGES.image(pictures[0], COMPRESSED).pixels.shape == (8, 12, 3)
@@ -502,7 +511,8 @@ def test_the_camera_of_a_policy_with_many_inputs_is_shown() -> None:
 
 def test_closing_is_clean_and_final() -> None:
     transport = Unplugged()
-    bridge(Told(), Robot(transport)).close()  # never started
+    # It never started.
+    bridge(Told(), Robot(transport)).close()
     assert transport.closed
     robot = Robot()
     made = bridge(Told(), robot)

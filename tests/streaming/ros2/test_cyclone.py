@@ -132,7 +132,8 @@ def test_a_writer_that_leaves_is_no_message(dds: CycloneDds, elsewhere: Elsewher
     came: list[bytes] = []
     dds.subscribe("/one/action", JOINTS, came.append)
     elsewhere.ask("declare", "/one/action")
-    until(lambda: bool(dds.readers[0][0].get_matched_publications()))  # what comes before is nobody's
+    # Nobody hears what comes before.
+    until(lambda: bool(dds.readers[0][0].get_matched_publications()))
     elsewhere.ask("send_one", "/one/action")
     until(lambda: bool(came))
     elsewhere.ask("leave", "/one/action")

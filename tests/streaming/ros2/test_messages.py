@@ -139,7 +139,8 @@ def test_the_newest_of_each_once_the_first_is_there() -> None:
     found: list[dict[str, Arrival] | None] = []
     waiting.start()
     time.sleep(0.02)
-    assert waiting.is_alive()  # vectors alone are not decided on
+    # Vectors alone are not decided on.
+    assert waiting.is_alive()
     inputs.put("image", b"3")
     waiting.join(20)
     assert found[0] is not None

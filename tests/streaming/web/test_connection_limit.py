@@ -61,7 +61,8 @@ async def test_a_viewer_is_no_connection_without_a_request(impatient: StreamServ
     impatient.declare("main")
     async with viewer(impatient) as guest:
         reader, writer = await asyncio.open_connection("127.0.0.1", impatient.port)
-        assert await ended(reader, writer) == b""  # which says that more than the patience has passed
+        # More than the patience has passed.
+        assert await ended(reader, writer) == b""
         await guest.quiet()
 
 
@@ -257,7 +258,8 @@ def test_the_program_can_open_files_however_many_connections_there_are() -> None
         port = int(said[-1].split()[1])
         connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(60)]
         deadline = time.monotonic() + 30
-        while (refused := sum(map(is_closed, connections))) <= 40:  # a busy server takes a while
+        # A busy server takes a while.
+        while (refused := sum(map(is_closed, connections))) <= 40:
             assert time.monotonic() < deadline, refused
             time.sleep(0.01)
         for _ in range(3):

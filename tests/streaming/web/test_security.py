@@ -37,7 +37,8 @@ def test_sessions_are_random_and_end_with_the_server() -> None:
     assert (gate.sessions.role(control), gate.sessions.role(view)) == ("control", "view")
     assert later.sessions.role(control) is None
     assert later.sessions.open("control") != control != gate.sessions.open("control")
-    assert len(control) == 43  # 256 bits
+    # 256 bits.
+    assert len(control) == 43
     assert gate.sessions.role("drive") is None
     assert gate.role_of_token(control) is None
     assert control not in repr(vars(gate.sessions)), "hashes alone are kept"
@@ -107,12 +108,14 @@ def test_failures_of_one_address_end_in_a_wait() -> None:
         assert limit.wait("10.0.0.1") == 0
         now[0] = 100.0 + i
         limit.fail("10.0.0.1", f"guess {i}")
-    assert limit.wait("10.0.0.1") == 58.0  # until the first of the three is a minute old
+    # This is until the first of the three is a minute old.
+    assert limit.wait("10.0.0.1") == 58.0
     assert limit.wait("10.0.0.2") == 0
     now[0] = 160.5
     assert limit.wait("10.0.0.1") == 0
     limit.fail("10.0.0.1", "guess 3")
-    assert limit.wait("10.0.0.1") == pytest.approx(0.5)  # those at 101, 102 and 160.5
+    # Those at 101, 102 and 160.5 count.
+    assert limit.wait("10.0.0.1") == pytest.approx(0.5)
 
 
 def test_a_household_of_ipv6_counts_as_one_and_addresses_are_forgotten() -> None:

@@ -78,7 +78,8 @@ async def test_two_pictures_are_under_way_and_no_more(stream_server: StreamServe
         keep_nothing(stream_server)
         assert not stream_server.wanted(), "a viewer that is behind wants nothing"
         stream_server.publish(scene(), meta={"step": 2})
-        await guest.say("ack", seq=10_000)  # of no picture
+        # There is no such picture.
+        await guest.say("ack", seq=10_000)
         await guest.quiet()
         assert not stream_server.wanted()
         await guest.say("ack", seq=first["seq"])
@@ -111,7 +112,8 @@ async def test_h264_goes_on_with_a_key_frame_after_a_gap(stream_server: StreamSe
             before = [await slow.picture(ack=False) for _ in range(2)]
             for _ in range(30):
                 await quick.picture()
-            hub_of(stream_server).streams["main"].key_at = 0.0  # a while ago
+            # It was a while ago.
+            hub_of(stream_server).streams["main"].key_at = 0.0
             for header, _ in before:
                 await slow.say("ack", seq=header["seq"])
             quick_on = asyncio.create_task(keep_watching(quick))
@@ -300,10 +302,12 @@ async def test_a_flood_of_frames_ends_its_socket_and_slows_nobody(stream_server:
     async def pour(stream_server: StreamServer) -> None:
         """Sends until the server closes, and fails if it does not."""
         reader, writer = await asyncio.open_connection("127.0.0.1", stream_server.port)
-        writer.write(HANDSHAKE + control(0x01))  # a text that goes on
+        # A text that continues.
+        writer.write(HANDSHAKE + control(0x01))
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101")
         heard = asyncio.create_task(reader.read(-1))
-        with contextlib.suppress(ConnectionError):  # a reset is an end, too
+        # A reset is an end, too.
+        with contextlib.suppress(ConnectionError):
             for _ in range(3_000):
                 writer.write(100 * FLOODS[flood])
                 await writer.drain()
@@ -389,7 +393,8 @@ def dead_socket(stream_server: StreamServer) -> socket.socket:
     connection.sendall(HANDSHAKE)
     assert connection.recv(12) == b"HTTP/1.1 101"
     message = b'{"type": "watch", "stream": "main"}'
-    connection.sendall(bytes([0x81, 0x80 | len(message), 0, 0, 0, 0]) + message)  # masked with zeros
+    # The mask is zeros.
+    connection.sendall(bytes([0x81, 0x80 | len(message), 0, 0, 0, 0]) + message)
     return connection
 
 
@@ -558,7 +563,8 @@ def test_by_hand() -> None:
     assert window.acknowledge(5, 3.5) == 2.5
     assert window.is_open
     window.send(9, 4.0)
-    assert window.acknowledge(9, 4.5) == 0.5  # and 8 with it
+    # 8 is acknowledged with it.
+    assert window.acknowledge(9, 4.5) == 0.5
     window.send(10, 5.0)
     assert window.is_open
     assert window.acknowledge(5, 6.0) is None

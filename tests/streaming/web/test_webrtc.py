@@ -182,7 +182,8 @@ async def test_viewers_share_one_encoding_and_a_late_one_sees_a_picture(server: 
     first = await connect(server, viewers[0])
     for _ in range(10):
         await first.recv()
-    late = await connect(server, viewers[1])  # the next key frame of its own accord is seconds away
+    # The next key frame of its own accord is seconds away.
+    late = await connect(server, viewers[1])
     frame = await late.recv()
     picture = frame.to_ndarray(format="rgb24")
     assert picture.shape == (120, 160, 3)
@@ -401,7 +402,8 @@ async def test_a_viewer_that_lost_a_picture_is_given_a_key_frame(hub: Hub) -> No
     track.request_key()
     assert hub.streams["main"].key_asked
     track.leave()
-    track.request_key()  # of no stream: nothing happens
+    # Without a stream nothing happens.
+    track.request_key()
     track.stop()
 
 

@@ -97,7 +97,8 @@ def play_both(env: BatchedEnv, twin: BatchedEnv, turns: int, exact: bool = True,
                 same(env.state_dict()[name], value)
             for each in policies:
                 for weight in each.parameters():
-                    weight.mul_(1.1)  # as an update would
+                    # Weights change, as in an update.
+                    weight.mul_(1.1)
             if between is not None:
                 ours, theirs = between()
 
@@ -177,10 +178,12 @@ def test_what_fails_later_goes_on_plainly(monkeypatch: pytest.MonkeyPatch, caplo
     monkeypatch.setattr(torch, "compile", lambda module, **options: lambda *given: tired(module(*given)))
     env = made("dishes/state", 4)
     played, _ = CompiledSteps(env, Drawing(env), *kept_of(env))(env.reset(), STEPS)
-    assert len(calls) == 6  # three of the trial, two steps, and one that fails
+    # Three calls are of the trial, two are steps, and one fails.
+    assert len(calls) == 6
     assert played.shape == (4, STEPS)
     steps = [value for name, value in env.state.items() if "step" in name]
-    assert [int(value.max()) for value in steps] == [STEPS]  # as if nothing had been played before it failed
+    # The failed call leaves no trace: it is as if nothing had been played before it.
+    assert [int(value.max()) for value in steps] == [STEPS]
     assert caplog.text.count(warned) == 1
 
 
@@ -212,7 +215,8 @@ def test_a_run_resumes_to_the_last_bit(tmp_path: Path) -> None:
     assert differences(everything(whole), everything(halves)) == []
 
 
-@pytest.mark.soak  # which takes minutes
+# This takes minutes.
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["marine/v3", "dishes/state"])
 def test_the_compiler_of_this_machine_gives_the_same(name: str, caplog: pytest.LogCaptureFixture) -> None:
     need_torch_compile()

@@ -90,7 +90,8 @@ def assert_same(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
 def test_a_whole_rollout_is_that_of_single_steps() -> None:
     player = PlainPlayer()
     assert_same(rollouts_of(player), rollouts_of(None))
-    assert player.calls == 4  # three, and one that was tried beside single steps
+    # Three calls are played, and one is tried next to single steps.
+    assert player.calls == 4
 
 
 @pytest.mark.parametrize("spoil", [another_reward, another_count, nothing_shown, failing])

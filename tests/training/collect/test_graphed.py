@@ -259,9 +259,11 @@ def test_epsilon_counts_on_cuda() -> None:
             agent.exploration.epsilon.fill_(epsilon)
             env.load_state_dict(state)
             actions.append(play(first)[0]["action"])
-    assert torch.equal(actions[0], actions[2])  # greedy both times
+    # Both of these are greedy.
+    assert torch.equal(actions[0], actions[2])
     assert (actions[0] != actions[1]).any()
-    assert (actions[1] != actions[3]).any()  # random numbers are new in every replay
+    # Random numbers are new in every replay.
+    assert (actions[1] != actions[3]).any()
 
 
 SCORED = ("action", "chosen_action_value")
@@ -438,10 +440,12 @@ def test_a_call_is_one_graph_launch() -> None:
     with torch.profiler.profile(activities=activities) as profile:
         play(current)
         torch.cuda.synchronize()
-    calls = [event.name for event in profile.events() if event.name.startswith("cu")]  # cudaX and cuX, as the host says
+    # These are the calls cudaX and cuX of the host.
+    calls = [event.name for event in profile.events() if event.name.startswith("cu")]
     assert calls.count("cudaGraphLaunch") == 1
     others = [name for name in calls if "LaunchKernel" in name or "Memcpy" in name or "Memset" in name]
-    assert len(others) <= len(list(played.keys(True, True)))  # the steps, copied
+    # What remains are copies of the steps.
+    assert len(others) <= len(list(played.keys(True, True)))
 
 
 @pytest.mark.gpu
@@ -454,11 +458,13 @@ def test_a_step_that_reads_back_is_named(caplog: pytest.LogCaptureFixture) -> No
         return greedy(shown)
 
     play, current = graphed(env, reading), env.reset()
-    caplog.clear()  # a slow self-test has said so
+    # A slow self-test may have been logged.
+    caplog.clear()
     for _ in range(2):
         _, current = play(current)
     (record,) = caplog.records
     assert "; got aten._local_scalar_dense" in record.getMessage()
-    torch.rand(3, device="cuda")  # a broken capture spoils neither random numbers
-    graphed(env, greedy)(current)  # nor the next one
+    # A broken capture spoils neither random numbers nor the next one.
+    torch.rand(3, device="cuda")
+    graphed(env, greedy)(current)
     assert len(caplog.records) == 1

@@ -68,7 +68,8 @@ def test_by_hand() -> None:
     assert out["next", "obs"][0, :, 0].tolist() == [2.5, 2.5, 2.5, 5.5, 6.5]
     assert out["next", "done"][0, :, 0].tolist() == [True, True, True, False, False]
     assert out["next", "terminated"][0, :, 0].tolist() == [True, True, True, False, False]
-    assert out["obs"][0, :, 0].tolist() == [0, 1, 2, 3, 4]  # where a transition starts is left alone
+    # The start of a transition does not change.
+    assert out["obs"][0, :, 0].tolist() == [0, 1, 2, 3, 4]
     assert out["action"][0].tolist() == [0, 1, 2, 3, 4]
 
 
@@ -95,13 +96,15 @@ def test_against_torchrl(n: int, gamma: float) -> None:
 def test_no_transition_crosses_an_episode(seed: int, n: int, share_done: float) -> None:
     steps = random_steps(2, 12, seed, share_done)
     done = steps["next", "done"].squeeze(-1)
-    episode = done.long().cumsum(1) - done.long()  # of each step
+    # The number of the episode of each step.
+    episode = done.long().cumsum(1) - done.long()
     out = n_step(steps, n, 0.9)
     first = torch.arange(out.shape[1]).expand(2, -1)
     last = first + out["steps_to_next_obs"].squeeze(-1) - 1
     assert torch.equal(episode.gather(1, last), episode[:, : out.shape[1]])
     full = out["steps_to_next_obs"].squeeze(-1) == n
-    assert (full | done.gather(1, last)).all()  # shorter only where the episode ends
+    # A sum is shorter only where the episode ends.
+    assert (full | done.gather(1, last)).all()
     assert torch.equal(out["next", "done"].squeeze(-1), done.gather(1, last))
 
 
@@ -115,7 +118,8 @@ def rollout(n_steps: int = 3, seed: int = 3) -> tuple[Rollout, Policy]:
 
 
 ROBOTS, KEPT = 4, [("robots", "observation"), ("robots", "active")]
-ROWS = [(0, 2, 2, 0, 6.0), (1, ROBOTS, 2, 3, 9.0)]  # the first has two robots less, whose lanes stay empty
+# The first world has two robots less, whose lanes stay empty.
+ROWS = [(0, 2, 2, 0, 6.0), (1, ROBOTS, 2, 3, 9.0)]
 
 
 def robots_env(seed: int = 4) -> MarineNavEnv:
@@ -169,7 +173,8 @@ def test_what_is_kept_and_what_is_not() -> None:
     assert steps.batch_size == (4, 5)
     assert transitions.batch_size == (4 * 3,)
     assert set(transitions.keys()) == {"box_heightmap", "item_id", "action", "next", "steps_to_next_obs"}
-    kept = {"box_heightmap", "item_id", "reward", "done", "terminated"}  # what is told of an episode is no part of it
+    # Metrics of an episode are no part of a transition.
+    kept = {"box_heightmap", "item_id", "reward", "done", "terminated"}
     assert set(transitions["next"].keys()) == kept
     assert set(steps["next"].keys()) == {*kept, "utilization"}
 
@@ -184,8 +189,9 @@ def test_a_transition_is_what_the_environment_did() -> None:
     for env, time in (~done[:, :-1]).nonzero().tolist():
         assert torch.equal(after[env, time], before[env, time])
     for env, time in done[:, :-1].nonzero().tolist():
-        assert before[env, time].sum() == 0  # a new episode starts empty
-        assert after[env, time].sum() > 0  # and the true end is what is kept
+        # A new episode starts empty, and the true end of the old one is kept.
+        assert before[env, time].sum() == 0
+        assert after[env, time].sum() > 0
 
 
 # One step is fewer than the three that are pending later.
@@ -269,7 +275,8 @@ def test_steps_of_robots_are_those_of_the_environment() -> None:
     made, policy = robots_rollout(n_steps=1)
     transitions = made.collect(policy, 60)[0].unflatten(0, (3 * ROBOTS, 60))
     active = steps["active"].squeeze(-1)
-    assert torch.equal(transitions["active"].squeeze(-1), active)  # of those that take no part no more is wanted
+    # Robots that take no part need no more than this.
+    assert torch.equal(transitions["active"].squeeze(-1), active)
     for name in ("observation", "action"):
         assert torch.equal(transitions[name][active], steps[name][active])
     for name in ("observation", "reward", "done", "terminated"):
@@ -289,13 +296,15 @@ def test_robots_by_hand() -> None:
     assert out.batch_size == (2, 3)
     assert out["obs"][..., 0].tolist() == [[0, 1, 2], [10, 11, 12]]
     assert out["next", "obs"][..., 0].tolist() == [[0.5, 1.5, 2.5], [10.5, 11.5, 12.5]]
-    assert set(out["next"].keys()) == {"obs"}  # what the world as a whole came to is no robot's
+    # What the world as a whole came to is no robot's.
+    assert set(out["next"].keys()) == {"obs"}
 
 
 def test_what_is_kept_of_robots() -> None:
     made, policy = robots_rollout(n_steps=3)
     transitions, steps = made.collect(policy, 5)
-    assert transitions.batch_size == (3 * ROBOTS * 3,)  # two steps of each robot are pending
+    # Two steps of each robot are pending.
+    assert transitions.batch_size == (3 * ROBOTS * 3,)
     assert made.collect(policy, 5)[0].batch_size == (3 * ROBOTS * 5,)
     assert set(transitions.keys()) == {"observation", "active", "action", "next", "steps_to_next_obs"}
     assert set(transitions["next"].keys()) == {"observation", "active", "reward", "done", "terminated"}
@@ -382,13 +391,17 @@ def steps(done: list[int], utilization: list[float]) -> TensorDict:
 
 def test_means_by_hand() -> None:
     meter = EpisodeMeter(CPU, memory=0.75)
-    meter.count(steps([0, 0], [0.5, 0.9]))  # nothing finished
+    # No episode finishes here.
+    meter.count(steps([0, 0], [0.5, 0.9]))
     assert (meter.finished.item(), meter.recent["utilization"].item()) == (0, 0.0)
-    assert meter.outcomes["utilization"].isnan()  # nobody knows
-    meter.count(steps([1, 0, 1], [0.2, 0.9, 0.6]))  # the first mean stands as it is: (0.2 + 0.6) / 2
+    # Nobody knows the mean yet.
+    assert meter.outcomes["utilization"].isnan()
+    # The first mean is taken without decay: (0.2 + 0.6) / 2.
+    meter.count(steps([1, 0, 1], [0.2, 0.9, 0.6]))
     assert (meter.finished.item(), meter.recent["utilization"].item()) == (2, pytest.approx(0.4))
     assert torch.equal(meter.outcomes["utilization"], meter.recent["utilization"])
-    meter.count(steps([0, 1], [0.9, 0.8]))  # 0.75 · 0.4 + 0.25 · 0.8
+    # The mean is 0.75 · 0.4 + 0.25 · 0.8.
+    meter.count(steps([0, 1], [0.9, 0.8]))
     assert (meter.finished.item(), meter.recent["utilization"].item()) == (3, pytest.approx(0.5))
     meter.count(steps([0], [0.1]))
     assert (meter.finished.item(), meter.recent["utilization"].item()) == (3, pytest.approx(0.5))
@@ -410,7 +423,8 @@ def test_several_names_by_hand() -> None:
     assert {name: value.item() for name, value in meter.recent.items()} == pytest.approx(
         {"success": 1 / 3, "collided": 2 / 3}
     )
-    meter.count(worlds([[0, 0], [0, 1]], [[1, 1], [0, 1]], [[1, 1], [1, 0]]))  # halfway to 1, and to 0
+    # The means go halfway to 1, and halfway to 0.
+    meter.count(worlds([[0, 0], [0, 1]], [[1, 1], [0, 1]], [[1, 1], [1, 0]]))
     assert meter.finished.item() == 4
     assert {name: value.item() for name, value in meter.recent.items()} == pytest.approx(
         {"success": 2 / 3, "collided": 1 / 3}

@@ -124,7 +124,8 @@ class Counted(LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
-@pytest.mark.parametrize("stop", [None, 2, 4])  # a run that ends in the middle of an epoch has ended that epoch
+# A run that ends in the middle of an epoch has ended that epoch.
+@pytest.mark.parametrize("stop", [None, 2, 4])
 def test_every_epoch_has_all_of_its_steps(stop: int | None, tmp_path: Path) -> None:
     quiet: dict[str, Any] = {"accelerator": "cpu", "logger": False, "num_sanity_val_steps": 0}
     quiet |= {"enable_progress_bar": False, "enable_model_summary": False}
@@ -193,11 +194,13 @@ def test_as_many_worlds_are_played_as_are_asked_for(tmp_path: Path) -> None:
         played = suite.play(always(4))
         assert played.level.bincount(minlength=5).tolist() == rows
         assert played.start is not None
-        assert len(played.start.flatten(1).unique(dim=0)) == number  # no world twice
+        # No world occurs twice.
+        assert len(played.start.flatten(1).unique(dim=0)) == number
         if number != 10:
             assert all((more == start).flatten(1).all(1).any() for start in played.start)
         else:
-            assert torch.equal(every.unflatten(0, (5, 3))[:, :2].flatten(0, 1), played.start)  # the first of each row
+            # These are the first worlds of each row.
+            assert torch.equal(every.unflatten(0, (5, 3))[:, :2].flatten(0, 1), played.start)
     assert suite.pictures(9, 32).shape[0] == 3
     suite.draw(tmp_path)
     assert (tmp_path / "crossing.png").exists()
@@ -263,10 +266,12 @@ def test_training_never_sees_them(items: str) -> None:
     episodes = attached(data(num_episodes=32, num_val_episodes=32), packing_env(32, items=source))
     trained = {tuple(row) for row in items_of(episodes.trainer.lightning_module.env, 32)}
     tested = [tuple(row) for row in items_of(only(episodes.test_dataloader()).env, 32)]
-    assert len(trained & set(tested)) < 3  # chance has few short episodes in common
+    # Chance has few short episodes in common.
+    assert len(trained & set(tested)) < 3
     validated = [tuple(row) for row in items_of(only(episodes.val_dataloader()).env, 32)]
     assert len(set(validated) & set(tested)) < 3
-    assert tested == [tuple(row) for row in items_of(only(episodes.test_dataloader()).env, 32)]  # whenever asked
+    # The sequences are the same whenever they are asked for.
+    assert tested == [tuple(row) for row in items_of(only(episodes.test_dataloader()).env, 32)]
 
 
 def test_every_sequence_of_a_file_once(tmp_path: Path) -> None:

@@ -117,12 +117,14 @@ def test_the_naive_twin(block: int, exponents: dict[str, float], seed: int, oper
             index = torch.from_numpy(generator.permutation(twin.size)[:number])
             rows = torch.from_numpy(generator.random(len(index)) < 0.5)
             others = [twin.priority[i] for i in range(twin.size) if i not in index[rows].tolist()]
-            if any(others):  # else there is nothing left to draw
+            # Without others there is nothing left to draw.
+            if any(others):
                 ours.sampler.leave_out(index, rows)
                 twin.leave_out(index.tolist(), rows.tolist())
         elif operation == "reload":
             state = {name: value.clone() for name, value in ours.sampler.state_dict().items()}
-            ours.sampler.update_priority(torch.arange(10), torch.rand(10))  # another's
+            # These priorities are of another one.
+            ours.sampler.update_priority(torch.arange(10), torch.rand(10))
             ours.sampler.load_state_dict(state)
         else:
             batch, share = sampled(ours, seed)
@@ -130,7 +132,8 @@ def test_the_naive_twin(block: int, exponents: dict[str, float], seed: int, oper
             assert batch["index"].tolist() == index
             assert batch["priority_weight"].tolist() == pytest.approx(weight, rel=1e-5)
             if operation == "update":
-                error = {i: float(generator.random() * 3) for i in set(index)}  # one transition has one error
+                # One transition has one error.
+                error = {i: float(generator.random() * 3) for i in set(index)}
                 ours.update_priority(batch["index"], torch.tensor([[error[i]] for i in index], dtype=torch.float64))
                 twin.update(index, [error[i] for i in index])
     sampler = ours.sampler
@@ -145,14 +148,16 @@ def test_importance_weights_by_hand() -> None:
     sampler.update_priority(torch.arange(3), torch.tensor([1.0, 1.0, 2.0]))
     index, info = sampler.sample(range(3), 400)  # type: ignore[arg-type]  # of the storage only the length is used
     assert torch.equal(info["priority_weight"], torch.where(index == 2, 0.5, 1.0))
-    assert torch.bincount(index).tolist() == [100, 100, 200]  # stratified: exactly by chance
+    # Draws are stratified, so the counts are exact.
+    assert torch.bincount(index).tolist() == [100, 100, 200]
 
 
 def test_the_ring_wraps_around() -> None:
     replay = prioritized(capacity=5, batch_size=64)
     replay.extend(transitions(0, 4))
     replay.update_priority(torch.arange(4), torch.full((4,), 9.0))
-    replay.extend(transitions(4, 3))  # takes the places 4, 0 and 1
+    # They take the places 4, 0 and 1.
+    replay.extend(transitions(4, 3))
     assert len(replay) == 5
     batch = replay.sample()
     assert set(batch["obs"].flatten().tolist()) == {2.0, 3.0, 4.0, 5.0, 6.0}
@@ -163,7 +168,8 @@ def test_the_ring_wraps_around() -> None:
 @pytest.mark.parametrize("is_prioritized", [False, True])
 def test_nothing_is_read_back(is_prioritized: bool, is_masked: bool) -> None:
     replay = replay_buffer(32, 8, CPU, prioritized=is_prioritized, masked=is_masked)
-    replay.extend(transitions(0, 20))  # the first write allocates
+    # The first write allocates.
+    replay.extend(transitions(0, 20))
     more = [transitions(20 + 5 * i, 5) for i in range(6)]
     with NoHostReads():
         for chunk in more:
@@ -191,10 +197,12 @@ def drawn(replay: TensorDictReplayBuffer, batches: int = 20) -> set[float]:
 def test_what_is_left_out_is_never_drawn(is_prioritized: bool, shape: tuple[int, ...]) -> None:
     replay = masked(is_prioritized)
     index = replay.extend(transitions(0, 6))
-    rows = torch.tensor([1, 0, 0, 1, 0, 1]).bool()  # the first and the last are the ends of the sums
+    # The first and the last row are the ends of the sums.
+    rows = torch.tensor([1, 0, 0, 1, 0, 1]).bool()
     replay.sampler.leave_out(index, rows.reshape(shape))
     assert drawn(replay, 200) == {1.0, 2.0, 4.0}
-    assert torch.equal(replay.storage[:6]["obs"], transitions(0, 6)["obs"])  # though it is there
+    # The rows are stored, though they are not drawn.
+    assert torch.equal(replay.storage[:6]["obs"], transitions(0, 6)["obs"])
 
 
 @pytest.mark.parametrize("number", [0.0, 1 - 2**-53])
@@ -229,7 +237,8 @@ def test_a_place_that_was_left_out_is_drawn_when_it_is_written_again(is_prioriti
     index = replay.extend(transitions(0, 5))
     replay.sampler.leave_out(index, torch.tensor([1, 1, 0, 1, 0]).bool())
     assert drawn(replay) == {2.0, 4.0}
-    index = replay.extend(transitions(5, 2))  # takes the places 0 and 1
+    # They take the places 0 and 1.
+    index = replay.extend(transitions(5, 2))
     assert drawn(replay) == {2.0, 4.0, 5.0, 6.0}
     replay.sampler.leave_out(index, torch.tensor([False, True]))
     assert drawn(replay) == {2.0, 4.0, 5.0}
@@ -251,7 +260,8 @@ CHANGES: dict[str, Callable[[TensorDictReplayBuffer], object]] = {
 def test_sums_are_those_of_the_priorities_as_they_are(change: str) -> None:
     replay = masked(True, batch_size=8)
     replay.extend(transitions(0, 8))
-    sampled(replay, 0)  # makes the sums
+    # The first sample makes the sums.
+    sampled(replay, 0)
     CHANGES[change](replay)
     other = DevicePrioritySampler(10)
     other.load_state_dict(replay.sampler.state_dict())

@@ -33,7 +33,8 @@ from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.updates.graphed import GraphedUpdate
 from torchrl_gpu.training.updates.optimizers import set_capturable
 
-RATE = 2**-9  # the same number as float32 and as float64
+# This is the same number as float32 and as float64.
+RATE = 2**-9
 MAX_NORM = 0.5
 each_agent = pytest.mark.parametrize("name", AGENTS)
 # Of those that compute on a CPU, only the fused ones read learning rate and steps where a graph would.
@@ -177,7 +178,8 @@ def test_gradients_are_clipped_where_asked() -> None:
             update(batch.clone(), number)
         moves = [(now - was).norm() for now, was in zip(agent.parameters_to_train, before, strict=True)]
         ends.append(torch.stack(moves).norm().item())
-    assert ends[1] < 3 * 3 * 1e-3 * 1.001  # three groups, three updates
+    # There are three groups and three updates.
+    assert ends[1] < 3 * 3 * 1e-3 * 1.001
     assert ends[0] > 0.1
 
 
@@ -350,10 +352,12 @@ def test_an_optimizer_that_counts_on_the_host_steps_without_a_graph(caplog: pyte
 
 def test_under_autocast_replays_cast_weights_anew() -> None:
     def trained(by_graphs: bool) -> dict[str, Any]:
-        agent = agent_of("IQN", targets=PeriodicTargets(2))  # moved outside of the graph, which clears the cache
+        # Targets move outside of the graph, which clears the cache.
+        agent = agent_of("IQN", targets=PeriodicTargets(2))
 
         def losses(batch: TensorDictBase) -> dict[str, Tensor]:
-            found, error = agent._losses(batch)  # `losses` would clear it, too
+            # `losses` would clear the cache, too.
+            found, error = agent._losses(batch)
             batch.set("td_error", error[:, None])
             return found
 
@@ -361,7 +365,8 @@ def test_under_autocast_replays_cast_weights_anew() -> None:
         update = graphed(agent, optimizer, losses=losses) if by_graphs else eager(agent, optimizer)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             for number, batch in enumerate(batches("IQN", 5), 1):
-                agent.policy(batch.copy())  # leaves cast weights in the cache
+                # The policy leaves cast weights in the cache.
+                agent.policy(batch.copy())
                 torch.manual_seed(number)
                 update(batch, number)
         return everything_of(agent, optimizer)
@@ -476,7 +481,8 @@ def test_a_call_is_one_graph_launch() -> None:
         torch.cuda.synchronize()
     calls = [event.name for event in profile.events() if event.name.startswith("cu")]
     assert calls.count("cudaGraphLaunch") == 1
-    assert len([name for name in calls if "LaunchKernel" in name or "Memcpy" in name]) < 40  # the batch in, losses out
+    # The batch goes in, and the losses come out.
+    assert len([name for name in calls if "LaunchKernel" in name or "Memcpy" in name]) < 40
 
 
 @pytest.mark.gpu
@@ -493,7 +499,8 @@ def test_losses_that_read_back_are_named(caplog: pytest.LogCaptureFixture) -> No
     (record,) = caplog.records
     assert "; got aten._local_scalar_dense" in record.getMessage()
     update = graphed(agent, optimizer, None)
-    for number, batch in enumerate(rows, 3):  # a broken capture does not spoil the next one
+    # A broken capture does not spoil the next one.
+    for number, batch in enumerate(rows, 3):
         update(batch, number)
     assert len(caplog.records) == 1
 

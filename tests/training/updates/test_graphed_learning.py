@@ -43,12 +43,14 @@ from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.updates.graphed import GraphedLearning
 from torchrl_gpu.training.updates.optimizers import set_capturable
 
-KINDS = ("packing", "v2", "v3")  # legal placements, robots that choose or steer; some robots take no part
+# Legal placements, and robots that choose or steer: some robots take no part.
+KINDS = ("packing", "v2", "v3")
 STEPS, EPOCHS, MINIBATCHES = 4, 2, 2
 UPDATES = EPOCHS * MINIBATCHES
 each_kind = pytest.mark.parametrize("kind", KINDS)
 Schedule = Callable[[Optimizer], LRScheduler]
-RATES = partial(LambdaLR, lr_lambda=[lambda n: 2.0 ** -(n % 3), lambda n: 2.0 ** -(n % 5)])  # others in every call
+# Rates differ in every call.
+RATES = partial(LambdaLR, lr_lambda=[lambda n: 2.0 ** -(n % 3), lambda n: 2.0 ** -(n % 5)])
 
 
 class Followed(PPO):  # type: ignore[misc]
@@ -193,7 +195,8 @@ def test_nothing_is_read_back(kind: str) -> None:
     first, second, *others = rollouts(kind, 3)
     with NoHostReads():
         learn(first)
-    learn(second)  # makes the graph, and looks at what its first replay gives
+    # The second call makes the graph, and checks its first replay.
+    learn(second)
     assert learn.proven
     with NoHostReads():
         for steps in others:
@@ -242,7 +245,8 @@ class Momentum(LRScheduler):
         return [rate if whole else rate / 2 for rate in self.base_lrs]
 
 
-@pytest.mark.parametrize(("period", "graphs"), [(3, 0), (2, 1)])  # otherwise in every call, and alike
+# Updates differ from call to call, and then are alike.
+@pytest.mark.parametrize(("period", "graphs"), [(3, 0), (2, 1)])
 def test_a_schedule_that_changes_momentum_in_every_call(period: int, graphs: int) -> None:
     made = Counting()
     pair = Pair("v3", made, schedule=partial(Momentum, period=period))
@@ -258,7 +262,8 @@ def test_a_schedule_that_begins_to_change_momentum_counts() -> None:
     pair.schedules[0].last_epoch = pair.schedules[1].last_epoch = 7 * UPDATES + 2  # type: ignore[union-attr]
     for steps in rollouts("v3", 6):
         pair.learn(steps)
-    assert made.made == 2  # before and behind the update that is unlike the others
+    # One graph is made before, and one after the update that differs from the others.
+    assert made.made == 2
 
 
 def test_rollouts_of_another_length_count() -> None:
@@ -275,7 +280,8 @@ def test_under_autocast_replays_are_the_plain_loop() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         for steps in rollouts("v3", 3):
             for agent in pair.agents:
-                agent.policy(steps.clone())  # leaves cast weights in the cache
+                # The policy leaves cast weights in the cache.
+                agent.policy(steps.clone())
             pair.learn(steps)
     for steps in rollouts("v3", 2):
         pair.learn(steps)
@@ -352,4 +358,5 @@ def test_a_call_is_one_graph_launch() -> None:
     calls = [event.name for event in profile.events() if event.name.startswith("cu")]
     assert calls.count("cudaGraphLaunch") == 1
     others = [name for name in calls if "LaunchKernel" in name or "Memcpy" in name]
-    assert len(others) < 40 + 2 * UPDATES  # the rollout and the rates in, losses out
+    # The rollout and the rates go in, and the losses come out.
+    assert len(others) < 40 + 2 * UPDATES

@@ -77,7 +77,8 @@ def test_scores_do_not_depend_on_the_rest_of_the_batch_nor_on_the_mode(network: 
     assert together.std() > 1e-4
     assert torch.equal(together, evaluated)
     assert not any("BatchNorm" in type(part).__name__ for part in network.modules())
-    assert not list(network.buffers())  # a running mean would be one
+    # A running mean would be a buffer.
+    assert not list(network.buffers())
 
 
 def test_weights_and_images_are_channels_last(network: nn.Module, images: Tensor) -> None:

@@ -25,7 +25,8 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.packing import HeightmapMinimization, HierarchicalPacker, PackerNetworks
 from torchrl_gpu.policies.packing.hierarchical.packer import PICKS, PLACES
 
-MARGIN = {"solids": 0.002, "boxes": 0.005}  # 12.8 and 2.2 cells: no sum of whole cells is at the limit
+# 12.8 and 2.2 cells: no sum of whole cells is at the limit.
+MARGIN = {"solids": 0.002, "boxes": 0.005}
 DECISION = ("action", "slot", "variant", "place")
 
 
@@ -85,7 +86,8 @@ class NaivePacker:
         volume = p * q * self.env.catalogue.height[item, 0].item() * self.env.bin.cell_area
         box = volume / self.env.bin.volume
         if self.packer.items == "box":
-            return round(box, 6)  # equal boxes are equal
+            # Rounding makes equal boxes equal.
+            return round(box, 6)
         waste = min(grown[k].values()) - float(self.env.catalogue.volume[item] / self.env.bin.volume)
         if self.packer.items == "waste":
             return round(box - 0.5 * waste, 6)
@@ -121,7 +123,8 @@ def test_agrees_with_the_naive_twin(kind: str, items: str, places: str) -> None:
     twin, compared = NaivePacker(env, policy), 0
     for state, all_grown in known:
         state = state.clone()
-        if items == "random":  # of one item it draws that one
+        # A draw from one item gives that one.
+        if items == "random":
             only = torch.nn.functional.one_hot(state["item_mask"].int().argmax(1), env.visible_items).bool()
             state["item_mask"] &= only
             state["legal_mask"] &= only[..., None, None, None]
@@ -130,10 +133,12 @@ def test_agrees_with_the_naive_twin(kind: str, items: str, places: str) -> None:
         for row, growth, slot, action in decided:
             assert slot == (twin.slot(row, growth) if items != "random" else int(row["item_mask"].int().argmax()))
             scores = twin.placements(row, slot, growth[slot])
-            assert action in scores  # legal, and within the margin
+            # The action is legal, and within the margin.
+            assert action in scores
             assert scores[action] >= max(scores.values()) - 1e-5
             compared += len(scores)
-    assert compared > 2 * 4 * 2  # a choice between several, more often than not
+    # More often than not there is a choice between several.
+    assert compared > 2 * 4 * 2
 
 
 @pytest.mark.parametrize("kind", ENVS)
@@ -170,7 +175,8 @@ def test_scores_are_the_rules_and_what_the_networks_add() -> None:
     planes, growth = (torch.rand(shape, generator=generator) for shape in ((2, 3, 18, 5, 6), (2, 3, 5, 6)))
     added = [networks.worker(image[None]) + networks.linear(image[None])[:, 0] for image in planes.flatten(0, 1)]
     scores = networks.score_places(planes, growth)
-    assert_near(scores, torch.cat(added).view(2, 3, 5, 6) / 100 - networks.slope * growth)  # in points of J
+    # Scores are in points of J.
+    assert_near(scores, torch.cat(added).view(2, 3, 5, 6) / 100 - networks.slope * growth)
     views, box, waste = (torch.rand(shape, generator=generator) for shape in ((2, 3, 7, 8, 8), (2, 3), (2, 3)))
     added = [networks.manager(image[None]) for image in views.flatten(0, 1)]
     rule = networks.box_slope * box - networks.waste_slope * waste
@@ -257,13 +263,15 @@ def test_exploration_draws_any_placement_within_the_margin_and_no_other() -> Non
     state = repeated(random_states(env, 4), 300)
     with set_exploration_type(ExplorationType.RANDOM):
         drawn = policy(state.clone())
-    slot = drawn["slot"].mode().values  # of items that are alike, the last bit of a score picks one
+    # Among items that are alike, the last bit of a score picks one.
+    slot = drawn["slot"].mode().values
     assert (drawn["slot"] == slot).sum() > 290
     growth = grown(env, state[0])[int(slot)]
     near = set(NaivePacker(env, policy).placements(state[0], int(slot), growth))
     assert 5 < len(near) < 60
     actions = drawn["action"][drawn["slot"] == slot].tolist()
-    assert set(actions) == near  # each is missed with a chance below (1 − 1/60)^290 = 0.8 %; the seed is fixed
+    # Each is missed with a chance below (1 − 1/60)^290 = 0.8 %, and the seed is fixed.
+    assert set(actions) == near
 
 
 @torch.no_grad()
@@ -281,7 +289,8 @@ def test_exploration_draws_any_item_that_fits() -> None:
     assert set(drawn["slot"].tolist()) == set(fits)
     # Uniform: each is drawn 300/n times, standard deviation below √(300/4) = 8.7; four of them are 35.
     assert (count[fits] - 300 / len(fits)).abs().max() < 35
-    for slot in fits:  # and placed as well as it can be
+    # It is also placed as well as it can be.
+    for slot in fits:
         assert drawn["action"][drawn["slot"] == slot].unique().numel() == 1
 
 
@@ -382,7 +391,8 @@ def test_a_shortlist_leaves_out_only_orientations_that_raise_the_pile_more(place
 
 def test_the_same_packer_by_other_words() -> None:
     policy = packer(solids_env())
-    other = policy.choosing("box", "growth")  # what it chooses is tested with the baselines
+    # The tests of the baselines look at its choices.
+    other = policy.choosing("box", "growth")
     assert other.planes is policy.planes
     policy.epsilon.fill_(0.5)
     assert other.epsilon == 0.5

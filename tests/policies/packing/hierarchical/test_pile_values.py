@@ -62,7 +62,8 @@ def test_numbers_are_those_of_plain_loops(size: tuple[int, int]) -> None:
 
 def test_a_pit_is_one_for_the_cubes_that_are_wider() -> None:
     pile = torch.ones(1, 50, 50)
-    pile[0, 10:17, 20:27] = 0.0  # 7 of 50 places wide: cubes of 3 and 5 reach in, those of 9 to 19 do not
+    # The gap is 7 of 50 places wide: cubes of 3 and 5 reach in, those of 9 to 19 do not.
+    pile[0, 10:17, 20:27] = 0.0
     found = PileValues(some_weights()).numbers(pile, torch.zeros(1), torch.zeros(1))[0]
     assert found[5:10].tolist() == pytest.approx([0, 0, *[49 / 2500] * 3], abs=1e-6)
 
@@ -80,7 +81,8 @@ def naive_action(env: PackingEnv, packer: PileValuePacker, row: TensorDictBase) 
         row["box_heightmap"][None], variants_of(env, row["item_id"][None]), row["z_map"].flatten(0, 1)[None]
     ).flatten()
     made = {each.action: each for each in naive.candidates(env, row)}
-    best: dict[int, dict[int, int]] = {}  # by slot and orientation, the action that raises the pile least
+    # By slot and orientation, the action that raises the pile least.
+    best: dict[int, dict[int, int]] = {}
     for action in made:
         slot, turn = action // per_item, action % per_item // row["legal_mask"][0, 0].numel()
         turns = best.setdefault(slot, {})
@@ -118,7 +120,8 @@ def test_it_takes_the_placement_of_the_largest_value(kind: str, items: int, plac
         action = packer(states)["action"].tolist()
         for row, taken in zip(states, action, strict=True):
             values, first = naive_action(env, packer, row)
-            assert values[taken] > max(values.values()) - 1e-4  # the same but for rounding
+            # They are the same but for rounding.
+            assert values[taken] > max(values.values()) - 1e-4
             others += taken != first
     assert (others > 0) == (placements > 1)
 

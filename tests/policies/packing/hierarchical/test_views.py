@@ -63,10 +63,12 @@ def test_growth_and_planes_by_hand() -> None:
 def test_planes_without_an_item() -> None:
     growth, planes = planes_by_hand(-1)
     assert (growth == 0).all()
-    assert (planes[8:12] == 0).all()  # no sides, no volume
+    # There are no sides and no volume.
+    assert (planes[8:12] == 0).all()
     assert (planes[15:17] == 0).all()
     assert (planes[17] == -1).all()
-    assert (planes[0] == 0).all()  # nothing legal
+    # Nothing is legal.
+    assert (planes[0] == 0).all()
     assert planes.isfinite().all()
 
 
@@ -137,7 +139,8 @@ def test_views_are_those_of_the_turned_voxels() -> None:
 def test_an_empty_slot_has_no_views_and_the_pile_stands_beside_each() -> None:
     pile = torch.arange(32.0).view(2, 4, 4) / 4
     views = views_of(tripod_env(), 4, pile)
-    assert (views[:, 1, :6] == 0).all()  # one item, two slots
+    # One item leaves a slot of two empty.
+    assert (views[:, 1, :6] == 0).all()
     for slot in (0, 1):
         assert_near(views[:, slot, 6], pile / 8)
 
@@ -151,7 +154,8 @@ def test_a_pixel_is_the_highest_cell_in_it() -> None:
 
 def test_other_environments_of_the_same_items_have_the_same_views(monkeypatch: pytest.MonkeyPatch) -> None:
     env, turns = tripod_env(), tripod_env(orientations="cube")
-    monkeypatch.setattr(turns.items, "build", None)  # it has all the views itself
+    # It has all the views itself.
+    monkeypatch.setattr(turns.items, "build", None)
     for other in (turns, env.like(1, items=env.shared_items())):
         assert torch.equal(ItemViews(other, 4).views, ItemViews(env, 4).views)
 

@@ -46,9 +46,11 @@ def test_the_same_bits_come_back() -> None:
     moved = int((state["tables.path"] > 0).sum())
     assert 0 < moved < 60_000
     assert [packed[name].shape for name in (*NAMES, "tables.learned")] == [(moved,)] * 4
-    assert packed["tables.other"].untyped_storage().nbytes() == 4  # a view would be saved with all that it is of
+    # A view would be saved with its whole storage.
+    assert packed["tables.other"].untyped_storage().nbytes() == 4
     assert packed["other.weight"] is state["other.weight"]
-    assert len(state["tables.weight"]) == ENTRIES  # what was given is not changed
+    # The given tables do not change.
+    assert len(state["tables.weight"]) == ENTRIES
 
 
 def test_tables_that_have_not_learned_and_others_that_were_not_packed() -> None:
@@ -63,7 +65,8 @@ def test_tables_that_have_not_learned_and_others_that_were_not_packed() -> None:
 
 
 def untold(state: dict[str, Tensor]) -> None:
-    state["tables.weight"][7] += 1e-3  # of an entry that says that it has not learned
+    # The entry claims that it has not learned.
+    state["tables.weight"][7] += 1e-3
 
 
 def one_sided(state: dict[str, Tensor]) -> None:

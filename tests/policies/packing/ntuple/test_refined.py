@@ -55,7 +55,8 @@ def test_the_best_placements_have_the_values_of_the_bins_that_they_leave(changes
     assert values.shape == legal.shape
     assert bool((values[~legal] == NEVER).all())
     per_item = by_tables.view(4, env.visible_items, -1)
-    fifth = per_item.topk(5, 2).values[..., -1:]  # of equal ones any
+    # Among equal ones, any will do.
+    fifth = per_item.topk(5, 2).values[..., -1:]
     best, worse = ((per_item - fifth) * sign > 1e-4 for sign in (1, -1))
     best, worse = best.flatten(1) & legal, worse.flatten(1) & legal
     torch.testing.assert_close(values[worse], by_tables[worse] - 1)
@@ -78,7 +79,8 @@ def test_places_are_those_of_the_numpy_kernels(stability: str, grid_step: int) -
     levels = torch.randint(0, 6, (3, 5, 5), generator=torch.Generator().manual_seed(4)).to(torch.uint8)
     levels[0] = 0
     counted = tables.places(levels).view(3, 9, refined.LEVELS)
-    boxes = env.catalogue  # every box of 1 to 3 cells a side, of which those of height 1 are the bases
+    # Every box of 1 to 3 cells a side, where those of height 1 are the bases.
+    boxes = env.catalogue
     size = env.item_sizes[:, 0]
     kernels = get_kernels("reference")
     for base, (x, y) in enumerate((x, y) for x in (1, 2, 3) for y in (1, 2, 3)):

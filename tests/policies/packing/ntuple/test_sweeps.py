@@ -46,7 +46,8 @@ def trajectories(rows: int, steps: int, levels: int, cells: int = 5, seed: int =
         for t in range(1, steps):
             found[n, t] = 0 if done[n, t - 1] else found[n, t - 1]
             x, y = torch.randint(0, cells, (2,), generator=draw).tolist()
-            found[n, t, x : x + 2, y : y + 3] += 1 if seed % 2 == 0 else 2  # above the highest level as well
+            # Some are above the highest level.
+            found[n, t, x : x + 2, y : y + 3] += 1 if seed % 2 == 0 else 2
     return found, torch.rand(rows, steps, generator=draw) / 4, done
 
 

@@ -43,8 +43,10 @@ def values_in(tables: PatchTables, shown: object) -> Tensor:
     [
         {},
         {"orientations": "axis", "visible_items": 3},
-        {"bin_size": (0.5, 0.5, 0.5)},  # cells of 10 cm
-        {"bin_size": (1.1, 1.1, 1.1)},  # where three of them over one are a little less than three
+        # Cells of 10 cm.
+        {"bin_size": (0.5, 0.5, 0.5)},
+        # Three of these cells over one are a little less than three.
+        {"bin_size": (1.1, 1.1, 1.1)},
         {"grid_step": 2},
         {"resolution": (5, 10), "orientations": "fixed"},
         {"bin_size": (1.2, 0.8, 1.0), "resolution": (12, 8), "items": RandomBoxes(2, 5), "grid_step": 3, "pool": 4},
@@ -98,7 +100,8 @@ def test_high_bins_are_read_by_ten_levels() -> None:
 def test_copies_are_whole() -> None:
     tables = tables_of(environment())
     levels = torch.zeros(1, 5, 5, dtype=torch.uint8)
-    tables.learn(levels, torch.ones(1), torch.ones(1, dtype=torch.bool), 0.5)  # makes what is not saved
+    # Learning makes tensors that are not saved.
+    tables.learn(levels, torch.ones(1), torch.ones(1, dtype=torch.bool), 0.5)
     for other in (copy.deepcopy(tables), pickle.loads(pickle.dumps(tables))):
         assert torch.equal(other.values(levels), tables.values(levels))
         other.learn(levels, torch.ones(1), torch.ones(1, dtype=torch.bool), 0.5)
@@ -111,7 +114,8 @@ def test_patches_must_fit_the_bin() -> None:
         PatchTables(AgentSpace.of(environment()), ["1x8"])
     fine = AgentSpace.of(environment(bin_size=(1.2, 0.8, 1.0), resolution=(12, 8)))
     with pytest.raises(ValueError, match=r"PatchPlan: .*does not fit a bin of"):
-        PatchTables(fine, ["1x6"], pool=4)  # three of them and the frame
+        # Three patches and the frame.
+        PatchTables(fine, ["1x6"], pool=4)
     assert PatchTables(fine, ["2x2"], pool=4).seen == (3, 2)
 
 
@@ -139,7 +143,8 @@ def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(
 
     Environments are put into that state.
     """
-    torch.manual_seed(3)  # gives states in some of which it decides otherwise
+    # This seed gives states in some of which it decides otherwise.
+    torch.manual_seed(3)
     env = environment(orientations=orientations, items=items, include=("z_map", "future_items", "packed_items"))
     tables, shown = tables_of(env), env.reset()
     network = NextItems.of(env, ages=3, width=8) if foretold else None
@@ -152,7 +157,8 @@ def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(
         assert min(map(len, left)) > 1
         wanted = torch.tensor([[row.count(i) / len(row) for i in range(27)] for row in left])
     elif network is not None:
-        torch.nn.init.normal_(network.layers[-1].weight)  # some items are likely
+        # Some items are likely.
+        torch.nn.init.normal_(network.layers[-1].weight)
         wanted = network(shown["packed_items"], shown["item_id"][:, 0]).detach().softmax(1)
         shares = policy.shares_after(shown["item_id"][:, 0], shown["packed_items"])
         torch.testing.assert_close(shares, wanted)
@@ -177,7 +183,8 @@ def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(
             each = torch.where(made["action_mask"].any(1), best, 0.0)
             ahead = (each * wanted[row]).sum().item()
             scores[action] = after["reward"][row].item() + ahead
-        assert scores[chosen[row].item()] > max(scores.values()) - 1e-4  # some are worth the same but for rounding
+        # Some are worth the same but for rounding.
+        assert scores[chosen[row].item()] > max(scores.values()) - 1e-4
         changed += chosen[row].item() != values[row].argmax().item()
     assert changed > 0
 
@@ -211,7 +218,8 @@ def test_the_better_half_of_the_placements_meets_more_futures(items: object) -> 
         third = sorted([-1e9, -1e9, *totals.values()])[-3]
         kept = [action for action, total in totals.items() if total > third]
         if min(totals[action] for action in kept) < third + 1e-4:
-            continue  # of mirrored bins rounding decides which goes on
+            # In mirrored bins rounding decides which line continues.
+            continue
         totals = {
             action: totals[action] + sum(returned(env, tables, after[action], each) for each in more[row])
             for action in kept
@@ -281,7 +289,8 @@ def test_futures_go_on_from_what_came() -> None:
     futures = policy.draw_futures(draws, item, packed)  # (2, 400, 3)
     shares = network(packed, item).softmax(1)
     counts = torch.stack([each.bincount(minlength=27) for each in futures[..., 0]])
-    assert (counts - 400 * shares).abs().max() <= 1  # parts of the probability are equal
+    # Parts of the probability are equal.
+    assert (counts - 400 * shares).abs().max() <= 1
     first = futures[1, :, 0].mode().values
     after = torch.tensor([[3, 26, 7, *[-1] * 6]])
     shares = network(after, first[None]).softmax(1)[0]
@@ -309,7 +318,8 @@ def test_futures_that_cannot_be(changes: dict[str, Any], message: str) -> None:
 def test_the_visible_item_is_part_of_what_has_come() -> None:
     env = environment(items=CutBoxes(1, 3, pool=None), include=("z_map",))
     policy = ExpectedPlacement(env, tables_of(env), sequences=300)
-    large, small = env.catalogue.volume.argmax(), env.catalogue.volume.argmin()  # 27 and 1 of 125 cells
+    # 27 and 1 of 125 cells.
+    large, small = env.catalogue.volume.argmax(), env.catalogue.volume.argmin()
     shares = policy.shares_after(torch.stack([large, small, large]), torch.tensor([[0.0], [0.0], [0.5]]))
     counted = policy.sequence_shares
     assert counted is not None

@@ -181,10 +181,12 @@ def test_an_entry_takes_the_mean_of_its_errors(backend: str) -> None:
     made = Tables(*(torch.zeros(plan.entries) for _ in range(3)))
     heights = torch.zeros(3, 1, 1, dtype=torch.uint8)
     learn(made, plan, heights, torch.tensor([0.3, 0.9, 5.0]), torch.tensor([True, True, False]), 1.0)
-    assert plan.patches((1, 1)) == 9  # the cell, and the frame around it
+    # The cell, and the frame around it.
+    assert plan.patches((1, 1)) == 9
     # the entry of height 0 occurs once in each of two bins, that of the frame's height 8 times in each
     assert made.weight.tolist() == pytest.approx([0.6 / 9, 0.0, 0.6 / 9])
-    learn(made, plan, heights[:1], torch.tensor([-0.6]), torch.tensor([True]), 1.0)  # back again: no drift, no step
+    # Learning back leaves no drift and no step.
+    learn(made, plan, heights[:1], torch.tensor([-0.6]), torch.tensor([True]), 1.0)
     assert made.weight.tolist() == pytest.approx([0.6 / 9, 0.0, 0.6 / 9])
     assert made.path[0].item() == pytest.approx(1.2)
     assert made.drift[0].item() == pytest.approx(0.0, abs=1e-6)

@@ -56,7 +56,8 @@ def test_what_comes_third_decides_where_the_second_goes(second_cube: PackingEnv,
     policy = StreamSearch(env, worthless(env)) if what == "stream" else by_boxes(env)
     assert evaluate(env, policy).utilization.tolist() == [1.0, 1.0]
     alone = evaluate(env, StreamSearch(env, worthless(env), depth=1)).utilization
-    assert sorted(alone.tolist()) == [0.5, 1.0]  # whatever it does, it does twice
+    # Whatever it does, it does twice.
+    assert sorted(alone.tolist()) == [0.5, 1.0]
 
 
 def by_boxes(env: PackingEnv) -> ExpectedPlacement:
@@ -75,7 +76,8 @@ def test_more_of_what_is_left_outweighs_less(tmp_path: Path) -> None:
     shown = env.step_and_maybe_reset(policy(shown))[1]
     assert shown["box_heightmap"].flatten(1).sort().values.tolist() == [[0, 1]] * 3
     after = env.step(policy(shown))["next", "box_heightmap"].flatten(1).sort().values.tolist()
-    assert after == [[1, 1], [1, 1], [0, 2]]  # the order of the first two does not matter
+    # The order of the first two does not matter.
+    assert after == [[1, 1], [1, 1], [0, 2]]
 
 
 # -- searches over everything -----------------------------------------------------------------------------------------
@@ -109,7 +111,8 @@ def test_a_beam_over_all_lines_packs_what_can_be_packed(orientations: str) -> No
     shown = env.reset()
     comes = torch.cat([shown["item_id"], shown["future_items"]], 1)
     sides = env.item_sizes[:, 0, :3].round().int()
-    tables = tables_of(env)  # that know nothing of it
+    # These tables know nothing of the bin.
+    tables = tables_of(env)
     found = evaluate(env, StreamSearch(env, tables, depth=5, beam=4096)).utilization * 27
     wanted = []
     for row in comes:
@@ -118,7 +121,8 @@ def test_a_beam_over_all_lines_packs_what_can_be_packed(orientations: str) -> No
         wanted.append(best_packing(sizes, orientations == "yaw", np.zeros((3, 3), int), 3))
     assert found.round().int().tolist() == wanted
     narrow = evaluate(env, StreamSearch(env, tables, depth=5, beam=1)).utilization * 27
-    assert int((narrow.round().int() < torch.tensor(wanted)).sum()) > 0  # that it takes the search
+    # The search is needed for this.
+    assert int((narrow.round().int() < torch.tensor(wanted)).sum()) > 0
 
 
 def test_a_beam_over_all_orders_of_the_visible_boxes_packs_what_can_be_packed() -> None:
@@ -173,7 +177,8 @@ def line_values(env: PackingEnv, tables: PatchTables, shown: Any, depth: int) ->
         if depth > 1:
             ahead = line_values(env, tables, after, depth - 1).amax(1)
             found = after["reward"][:, 0] + torch.where(after["action_mask"].any(1), ahead, 0.0)
-        found = torch.where(shown["future_items"][:, 0] >= 0, found, after["reward"][:, 0])  # nothing comes
+        # No item comes.
+        found = torch.where(shown["future_items"][:, 0] >= 0, found, after["reward"][:, 0])
         worth[:, action] = torch.where(legal, found, -torch.inf)
     env.load_state_dict(state)
     return worth
@@ -313,7 +318,8 @@ def planners_of(env: PackingEnv) -> list[Any]:
     """Every planner that such an environment allows."""
     tables = tables_of(env)
     torch.manual_seed(0)
-    tables.weight.normal_()  # so that they prefer what is not stable, too
+    # They prefer unstable placements, too.
+    tables.weight.normal_()
     if env.visible_items > 1:
         return [VisibleSearch(env, tables, beam=4)]
     expected = [ExpectedPlacement(env, tables, 3), ExpectedPlacement(env, tables, 3, futures=4, depth=2)]

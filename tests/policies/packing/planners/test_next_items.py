@@ -100,7 +100,8 @@ def test_the_loss_is_of_the_item_behind_the_one_that_is_drawn() -> None:
     made = network(env)
     rows = sequences_cut(env, 1, 0, 3)
     number = (rows >= 0).sum(1)
-    places = torch.stack([torch.zeros(3), (number - 2).float()])  # the first item, and the last but one
+    # The first item, and the last but one.
+    places = torch.stack([torch.zeros(3), (number - 2).float()])
     for at, draws in zip(places.long(), (torch.zeros(3), torch.full((3,), 0.999)), strict=True):
         wanted = []
         for row, last in enumerate(at.tolist()):
@@ -115,7 +116,8 @@ def test_it_learns_more_than_how_often_each_item_comes(order: str) -> None:
     env = environment(order)
     made = network(env, ages=6, width=64)
     losses = learn_next_items(made, env, 300, batch=512, lr=3e-3)
-    rows = sequences_cut(env, 99, 0, 4096)  # none of those that it learned from
+    # It has learned from none of these sequences.
+    rows = sequences_cut(env, 99, 0, 4096)
     draws = torch.rand(4096, generator=torch.Generator().manual_seed(5))
     with torch.no_grad():
         found = next_item_loss(made, rows, draws).item()
@@ -214,14 +216,16 @@ def test_what_cannot_be_foretold(items: Any) -> None:
 
 @pytest.mark.parametrize("name", ["cut1", "cut2"])
 def test_what_ships_foretells_the_suite(name: str) -> None:
-    assert pretrained_next_items(make_protocol("rs", 4, device="cpu", seed=0)) is None  # of independent items
+    # The items of this protocol are independent.
+    assert pretrained_next_items(make_protocol("rs", 4, device="cpu", seed=0)) is None
     env = make_protocol(name, 4, device="cpu", seed=0, include=("z_map", "packed_items"))
     made = pretrained_next_items(env)
     assert made is not None
     rows = sequences_cut(env, 123, 0, 2048)
     with torch.no_grad():
         found = next_item_loss(made, rows, torch.rand(2048, generator=torch.Generator().manual_seed(0))).item()
-    assert found < {"cut1": 2.2, "cut2": 3.65}[name]  # by counting pairs 3.3 and 3.9
+    # Counting pairs gives 3.3 and 3.9.
+    assert found < {"cut1": 2.2, "cut2": 3.65}[name]
 
 
 def test_what_is_learned_from_holds_no_sequence_of_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,5 +234,6 @@ def test_what_is_learned_from_holds_no_sequence_of_the_suite(monkeypatch: pytest
     monkeypatch.setattr(next_items, "SUITE_SEED", 77)
     monkeypatch.setattr(next_items, "SUITE_EPISODES", 3)
     monkeypatch.setattr(type(cut), "begin", lambda self, seed, which, _: which + 5 * (seed == 77))
-    assert torch.equal(sequences_cut(env, 77, 0, 3), cut.rows(torch.tensor([5, 6, 7])))  # the suite itself
+    # This is the suite itself.
+    assert torch.equal(sequences_cut(env, 77, 0, 3), cut.rows(torch.tensor([5, 6, 7])))
     assert torch.equal(sequences_cut(env, 1, 4, 5), cut.rows(torch.tensor([4, 8, 8, 8, 8])))

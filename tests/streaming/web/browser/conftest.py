@@ -16,7 +16,8 @@ from tests.streaming.web.browser.page import Page
 FORBID = "TORCHRL_GPU_FORBID_SKIPS"
 _FLAGS = (
     "--headless",
-    "--no-sandbox",  # or root may not
+    # Root may not start it otherwise.
+    "--no-sandbox",
     "--disable-gpu",
     "--disable-quic",
     "--no-first-run",

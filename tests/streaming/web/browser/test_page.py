@@ -23,7 +23,8 @@ NO_DECODER = "delete window.VideoDecoder;"
 NO_SOCKET = """
 window.WebSocket = class { constructor() { setTimeout(() => this.onclose?.({}), 10); } send() {} close() {} };
 """
-UNWANTED = 10  # times in a row: half a second
+# Times in a row, half a second together.
+UNWANTED = 10
 HIDE = "Object.defineProperty(document, 'hidden', {{value: {}, configurable: true}});"
 NAMELESS = """
 return [...document.querySelectorAll('button, select, input:not([hidden]), canvas, video, output')].filter((e) =>

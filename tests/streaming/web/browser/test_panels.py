@@ -52,7 +52,8 @@ return [...texts.map((element) => [contrast(element), 4.5, label(element)]),
   ...hints.map((element) => [contrast(element, "::placeholder"), 4.5, label(element)]),
   ...icons.map((element) => [contrast(element), 3, label(element.parentElement)])];
 """
-FILL = "document.getElementById('viewer').classList.toggle('filled')"  # as full screen, which needs a gesture
+# Full screen would need a gesture.
+FILL = "document.getElementById('viewer').classList.toggle('filled')"
 
 
 def too_faint(page: Page) -> list[Any]:
