@@ -33,6 +33,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -162,8 +163,7 @@ VIDEO = SHIFTS | {"model.env.frame_size": "[16,16]", "model.encoder.num_features
 ROLLOUTS: Options = {"model.rollout_steps": 8, "model.epochs": 2, "model.minibatches": 2, "data.steps_per_epoch": 3}
 PLACING: Options = {
     f"model.agent.{network}.{size}": number
-    for network in ("actor", "critic")
-    for size, number in (("channels", 8), ("blocks", 1))
+    for network, (size, number) in product(("actor", "critic"), (("channels", 8), ("blocks", 1)))
 }
 # A last bit may be rounded away in the shipped bfloat16.
 IN_FLOAT32 = {"trainer.precision": "32-true"}
@@ -315,13 +315,16 @@ def contents(checkpoint: Path) -> dict[str, Any]:
     rest = list(tensors([{key: value for key, value in whole.items() if key not in LIGHTNINGS_OWN}, parts]))
     generator = torch.get_rng_state()
     random = [tensor for tensor in rest if tensor.dtype == generator.dtype and tensor.shape == generator.shape]
+    generators = {id(tensor) for tensor in random}
+    others = [tensor for tensor in rest if id(tensor) not in generators]
+    groups = chain.from_iterable(each.get("param_groups", ()) for each in optimizers)
     return {
         "updates": whole["global_step"],
-        "learning rates": [float(group["lr"]) for each in optimizers for group in each.get("param_groups", ())],
+        "learning rates": [float(group["lr"]) for group in groups],
         "weights": hashes(tensors(weights)),
         "optimizer": hashes(tensors(optimizers)),
         "random": hashes(random),
-        "environment and replay": hashes(t for t in rest if not any(t is state for state in random)),
+        "environment and replay": hashes(others),
     }
 
 
@@ -368,7 +371,10 @@ def curves(path: Path) -> dict[str, list[float]]:
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     kept = sorted(name for name in rows[0] if not _is_left_out(name))
-    return {name: [float(row[name]) for row in rows if row[name]] for name in kept}
+    columns = {}
+    for name in kept:
+        columns[name] = [float(row[name]) for row in rows if row[name]]
+    return columns
 
 
 def without_clocks(tree: Any) -> Any:
@@ -432,8 +438,12 @@ def unequal_ends(runs: Mapping[str, Any]) -> Iterator[str]:
     for resumed, straight in SAME_END.items():
         if {resumed, straight} <= set(runs):
             ends = [runs[name][f"fit-{RUNS[name].updates}"] for name in (straight, resumed)]
-            states = [{key: value for key, value in end.items() if key != "curves"} for end in ends]
+            states = [_without_curves(end) for end in ends]
             yield from differences(states[0], states[1], f"{resumed} beside {straight}")
+
+
+def _without_curves(end: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in end.items() if key != "curves"}
 
 
 def _is_hashes(value: Any) -> bool:
@@ -451,9 +461,14 @@ def _other_tensors(recorded: Sequence[str], found: Sequence[str], where: str) ->
     yield f"{where}: {gone.total()} of {len(recorded)} tensors are gone, {new.total()} are new"
     if gone.keys() <= set(found) and new.keys() <= set(recorded):
         yield f"{where}: the same tensors, some of them held more or less often"
-    forms = [Counter(line.rpartition(" ")[0] for line in lines.elements()) for lines in (gone, new)]
+    forms = [_forms_of(lines) for lines in (gone, new)]
     for form in sorted(forms[0].keys() | forms[1].keys())[:LONGEST]:
         yield f"{where}: {form}: {forms[0][form]} gone, {forms[1][form]} new"
+
+
+def _forms_of(lines: Counter[str]) -> Counter[str]:
+    """Count hashes by the types and shapes before them."""
+    return Counter(line.rpartition(" ")[0] for line in lines.elements())
 
 
 # Most lines of one place.

@@ -62,7 +62,9 @@ def hide(module: ModuleType, names: set[str], instead: dict[str, Any]) -> None:
 
 def take_away() -> None:
     """From here on this package finds what Windows has."""
-    real_import, real_open, real_cdll = builtins.__import__, os.open, ctypes.CDLL
+    real_import = builtins.__import__
+    real_open = os.open
+    real_cdll = ctypes.CDLL
 
     def imported(name: str, *args: Any, **kwargs: Any) -> ModuleType:
         if name in MODULES and asks():

@@ -98,7 +98,8 @@ class TinyData(LightningDataModule):
     def _loader(self) -> DataLoader:
         return DataLoader(Rows(), batch_size=None)
 
-    train_dataloader = val_dataloader = test_dataloader = predict_dataloader = _loader
+    train_dataloader = val_dataloader = _loader
+    test_dataloader = predict_dataloader = _loader
 
 
 class Note(Callback):

@@ -6,6 +6,7 @@ From an empty folder, by name, from `fit` to `predict`.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,10 +111,10 @@ def small(name: str, max_steps: int = 6) -> list[str]:
 
 def write_orders(path: Path) -> None:
     sides = ("length/mm", "width/mm", "height/mm")
-    content = {
-        name: {"item_sequence": {str(i + 1): dict(zip(sides, size, strict=True)) for i, size in enumerate(order)}}
-        for name, order in ORDERS.items()
-    }
+    content = {}
+    for name, order in ORDERS.items():
+        items = {str(i): dict(zip(sides, size, strict=True)) for i, size in enumerate(order, 1)}
+        content[name] = {"item_sequence": items}
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
@@ -193,7 +194,8 @@ def test_its_policy_needs_no_config(checkpoint: str) -> None:
     policy = load_policy(checkpoint, "cpu")
     weights = torch.load(checkpoint, weights_only=True)["state_dict"]
     trained = [value for name, value in weights.items() if "target" not in name and value.is_floating_point()]
-    assert all(any(torch.equal(value, each) for each in trained) for value in policy.parameters())
+    for value in policy.parameters():
+        assert any(torch.equal(value, each) for each in trained)
     assert policy.about["env"]["class_path"] == "torchrl_gpu.envs.PackingEnv"
     env = PackingEnv(8, items=CutBoxes(2, 5, "stack", pool=16), orientations="fixed", include=["z_map"], device="cpu")
     shown = env.reset()
@@ -278,7 +280,7 @@ def test_real_orders_after_small_bins(checkpoint: str, tmp_path: Path, capsys: p
         with Image.open(tested / f"order-{name}.gif") as film:
             assert film.n_frames >= len(order)
     best = max(rows, key=lambda row: row["utilization"])
-    volumes = [sum(x * y * z for x, y, z in order) / (1200 * 800 * 1500) for order in ORDERS.values()]
+    volumes = [sum(map(math.prod, order)) / (1200 * 800 * 1500) for order in ORDERS.values()]
     # All of it: true volumes, not whole cells.
     assert best["utilization"] == pytest.approx(sum(volumes) / 2, rel=1e-4)
     assert best["num_packed"] == 2.5
@@ -321,7 +323,8 @@ def poisoned(checkpoint: str, folder: Path, where: str) -> list[str]:
     The copy has other numbers in its environment or its replay.
     """
     copy, beside = folder / "copy.ckpt", part_of(Path(checkpoint))
-    content, kept = (torch.load(path, weights_only=True) for path in (checkpoint, beside))
+    content = torch.load(checkpoint, weights_only=True)
+    kept = torch.load(beside, weights_only=True)
     if where == "environment":
         content["rollout"]["env"]["num_packed"] -= 10**12
     else:

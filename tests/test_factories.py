@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,14 @@ def unnamed(source: str) -> list[str]:
     found = []
     for call in calls(source):
         assert isinstance(call.func, ast.Attribute)
-        name, module, given = call.func.attr, call.func.value, {each.arg for each in call.keywords}
-        wanted = {"dtype", "device"} if name in FACTORIES else {"device"} if name in FROM_DATA else set()
+        name = call.func.attr
+        module = call.func.value
+        given = {each.arg for each in call.keywords}
+        wanted = set()
+        if name in FACTORIES:
+            wanted = {"dtype", "device"}
+        elif name in FROM_DATA:
+            wanted = {"device"}
         if isinstance(module, ast.Name) and module.id == "torch" and None not in given and not wanted <= given:
             found.append(f"line {call.lineno}: torch.{name} without {' and '.join(sorted(wanted - given))}")
     return found
@@ -110,8 +117,7 @@ def packed(backend: str, items: Any, policy: str | None, **settings: Any) -> lis
 
 CASES: dict[str, tuple[Any, ...]] = {
     f"{backend}, {rule}": (backend, "random", None, {"stability": rule, "orientations": "yaw"})
-    for backend in ("compiled", "eager", "reference")
-    for rule in ("corners", "support")
+    for backend, rule in product(("compiled", "eager", "reference"), ("corners", "support"))
 }
 CASES |= {f"{backend}, solids": (backend, "solids", None, SOLIDS) for backend in ("compiled", "eager", "reference")}
 CASES |= {
@@ -123,7 +129,8 @@ CASES |= {
 @pytest.mark.parametrize("case", CASES)
 def test_packing_is_the_same_under_other_defaults_of_torch(case: str) -> None:
     backend, items, policy, settings = CASES[case]
-    if backend != "auto" and (problem := available_backends()[backend]):
+    problem = "" if backend == "auto" else available_backends()[backend]
+    if problem:
         pytest.skip(problem)
     items = ProceduralSolids(3, seed=0) if items == "solids" else items
     settings = {name: value for name, value in settings.items() if name != "items"}

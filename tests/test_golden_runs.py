@@ -44,7 +44,9 @@ def changes(recorded: Any, found: Any) -> list[str]:
 def test_what_is_kept_of_a_checkpoint(tmp_path: Path) -> None:
     kept = checkpoint(tmp_path)
     assert (kept["updates"], kept["learning rates"]) == (24, [0.1])
-    forms = {name: [line.rpartition(" ")[0] for line in kept[name]] for name in ("weights", "optimizer")}
+    forms = {}
+    for name in ("weights", "optimizer"):
+        forms[name] = [line.rpartition(" ")[0] for line in kept[name]]
     assert forms == {"weights": ["float32 2", "int64 scalar"], "optimizer": ["float32 2"]}
     assert len(kept["random"]) == 1
     assert [line.split()[1] for line in kept["environment and replay"]] == ["2×3", "4"]

@@ -21,7 +21,16 @@ from tests.conftest import ROOT
 from torchrl_gpu import cli
 
 PAGE = (ROOT / "docs" / "environments" / "your_own.md").read_text()
-CODE, CONFIG = (re.search(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)[1] for kind in ("python", "yaml"))  # type: ignore[index]
+
+
+def first_block(kind: str) -> str:
+    found = re.search(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+CODE = first_block("python")
+CONFIG = first_block("yaml")
 SMALL = ["--model.env.num_envs=8", "--model.warmup_frames=64", "--data.steps_per_epoch=2", "--data.num_episodes=6"]
 SMALL += ["--data.num_val_episodes=4", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
 SMALL += ["--trainer.log_every_n_steps=1"]
@@ -67,7 +76,9 @@ def test_arriving_pays_more_than_hovering(folder: Path, monkeypatch: pytest.Monk
 
     def earned(nearest: float) -> tuple[torch.Tensor, torch.Tensor]:
         current = env.set_seed(1) and env.reset()
-        playing, total, arrived = torch.ones(256, dtype=torch.bool), torch.zeros(256), torch.zeros(256)
+        playing = torch.ones(256, dtype=torch.bool)
+        total = torch.zeros(256)
+        arrived = torch.zeros(256)
         for step in range(30):
             place = current["place"]
             axis = place.abs().argmax(1)

@@ -26,7 +26,9 @@ class FakeServer:
         self.watched, self.settings = set(watched), settings
         # Streams with a picture for every new viewer, which here never grows old.
         self.kept: set[str] = set()
-        self.url, self.running, self.asked = "http://127.0.0.1:8080/", False, 0
+        self.url = "http://127.0.0.1:8080/"
+        self.running = False
+        self.asked = 0
         self.declared: dict[str, str | None] = {}
         self.families: dict[str, tuple[int, str | None]] = {}
         self.published: list[tuple[str, np.ndarray, dict[str, Any]]] = []

@@ -12,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from importlib import metadata
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -66,7 +66,7 @@ def stems(folder: Path) -> set[str]:
     Nothing else may lie around.
     """
     checkpoints = {path for path in files(folder) if path.suffix == ".ckpt"}
-    parts = {part for path in checkpoints for part in parts_of(path)}
+    parts = set(chain.from_iterable(parts_of(path) for path in checkpoints))
     assert len(parts) == len(checkpoints)
     assert files(folder) == checkpoints | parts
     return {path.stem for path in checkpoints}

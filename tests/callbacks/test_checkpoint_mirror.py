@@ -144,7 +144,8 @@ def test_dead_storage_costs_one_line(tmp_path: Path, caplog: pytest.LogCaptureFi
     mirror.storage = Dead("memory://dead")
     with caplog.at_level(logging.WARNING, "torchrl_gpu.callbacks.checkpoint_mirror"):
         fit(module(), tmp_path, 12, saver(), mirror)
-    (said,) = [record.getMessage() for record in caplog.records if "CheckpointMirror" in record.getMessage()]
+    matching = [record.getMessage() for record in caplog.records if "CheckpointMirror" in record.getMessage()]
+    (said,) = matching
     assert said.endswith("memory://dead takes no checkpoint: nobody answers; training goes on")
     assert torch.load(last(tmp_path), weights_only=True)["global_step"] == 12
     with pytest.raises(ValueError, match="memory://dead cannot be read: nobody answers"):

@@ -168,7 +168,8 @@ def test_checkpoints_of_another_run_are_moved_after_the_first_update_and_named(c
     with Lines() as lines:
         fit(module(), copy, 6, saver(), looks)
     assert looks.moved == [False, True, True]
-    (line,) = [line for line in lines if "earlier-1" in line]
+    matching = [line for line in lines if "earlier-1" in line]
+    (line,) = matching
     assert "best.ckpt" in line
     assert "last.ckpt" in line
 

@@ -6,6 +6,7 @@ Its metrics are those of the picture.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import ClassVar
 
 import numpy as np
@@ -235,7 +236,7 @@ def test_overlays_are_offered_as_far_as_there_is_a_policy(server: FakeServer) ->
     for policy, offered in ((None, ["mask"]), (Policy(False), ["mask", "action"]), (Policy(), ["mask", "action", "q"])):
         server.declared, server.families = {}, {}
         EnvStreams(server, Layered(), NAMES, 32, 24, policy)
-        expected = [f"{base}:{overlay}" for base in ("env2", "worst", "best") for overlay in offered]
+        expected = [":".join(pair) for pair in product(("env2", "worst", "best"), offered)]
         assert list(server.declared) == [*NAMES, *expected]
         assert list(server.families) == ["env", *(f"env:{overlay}" for overlay in offered)]
     assert server.declared["worst:q"] == "The worst: Values"

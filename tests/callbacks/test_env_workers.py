@@ -38,7 +38,9 @@ class Kills(Callback):
     """
 
     def __init__(self, workers: EnvWorkers, who: str) -> None:
-        self.workers, self.who, self.pids = workers, who, list[int]()
+        self.workers = workers
+        self.who = who
+        self.pids = list[int]()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if trainer.global_step != 4:

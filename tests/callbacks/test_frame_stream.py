@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,7 +71,7 @@ def test_every_picture_says_what_it_shows(tmp_path: Path, watched_by: Watching) 
     made = fit(module(), tmp_path, 12, small(), enable_checkpointing=False)
     served = server()
     assert list(served.declared)[:4] == list(WATCHED)
-    overlays = [f"{base}:{overlay}" for base in ("env0", "worst", "best") for overlay in ("mask", "action", "q")]
+    overlays = [":".join(pair) for pair in product(("env0", "worst", "best"), ("mask", "action", "q"))]
     assert list(served.declared)[4:] == overlays
     assert {name: count for name, (count, _) in served.families.items()} == dict.fromkeys(
         ("env", "env:mask", "env:action", "env:q"), 8
@@ -374,12 +374,17 @@ def test_a_server_that_dies_costs_one_warning(tmp_path: Path, recwarn: pytest.Wa
 
 @given(st.lists(st.tuples(st.floats(0.0, 5.0), st.floats(0.0, 1.0)), max_size=60), st.floats(0.01, 1.0))
 def test_what_is_spent_stays_within_the_share(steps: list[tuple[float, float]], share: float) -> None:
-    budget, now, spent, largest = TimeBudget(share, burst_s=0.25, silence_s=math.inf), 100.0, 0.0, 0.0
+    budget = TimeBudget(share, burst_s=0.25, silence_s=math.inf)
+    now = 100.0
+    spent = 0.0
+    largest = 0.0
     for pause, cost in steps:
         now += pause
         if budget.allows(now):
             budget.spend(cost)
-            spent, largest, now = spent + cost, max(largest, cost), now + cost
+            spent = spent + cost
+            largest = max(largest, cost)
+            now = now + cost
         # Never more than the burst, the share of the time, and the one that overdrew.
         assert spent <= 0.25 + share * (now - 100.0) + largest + 1e-6
 
@@ -518,7 +523,8 @@ def test_long_names_are_cut_and_too_many_warned_of(tmp_path: Path, monkeypatch: 
 
 def test_scalars_of_every_kind_are_passed_on() -> None:
     trainer: Any = SimpleNamespace(loggers=[None], global_step=3)
-    logger = frame_stream.CurveLogger(trainer, server := FakeServer((), {}))
+    server = FakeServer((), {})
+    logger = frame_stream.CurveLogger(trainer, server)
     scalars = {"true": True, "numpy": np.bool_(False), "half": np.float16(0.5), "whole": np.int64(2)}
     logger.log_metrics(scalars | {"tensor": torch.tensor(0.25), "text": "x", "two": np.zeros(2), "none": None})
     assert server.logged == [(3, {"true": 1, "numpy": 0, "half": 0.5, "whole": 2, "tensor": 0.25})]

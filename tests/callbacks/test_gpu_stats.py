@@ -80,7 +80,8 @@ def test_an_idle_gpu_is_told_of_once_with_the_cause(monkeypatch: pytest.MonkeyPa
     stats.look_for_idling([15.0, 10.0])
     with pytest.warns(UserWarning, match="GpuStats") as caught:
         stats.look_for_idling([14.0])
-    (said,) = [str(each.message) for each in caught]
+    matching = [str(each.message) for each in caught]
+    (said,) = matching
     assert said.startswith("GpuStats: the GPU was busy for 13% of the time; the host's went to environment 83%, update")
     assert said.endswith("try more environments, --model.env.num_envs, and --model.cuda_graphs auto")
     # A second warning would be an error here.

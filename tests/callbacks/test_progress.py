@@ -228,7 +228,8 @@ def test_the_final_table_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.
 
 
 def rows(made: nn.Module) -> dict[str, tuple[str, int, str]]:
-    name, kind, size, remark = (list(column.cells) for column in network_table(made).columns)
+    columns = [list(column.cells) for column in network_table(made).columns]
+    name, kind, size, remark = columns
     sizes = (int(str(each).replace(",", "")) for each in size)
     return dict(zip(map(str, name), zip(map(str, kind), sizes, map(str, remark), strict=True), strict=True))
 

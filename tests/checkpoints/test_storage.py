@@ -192,7 +192,9 @@ class Code:
 
 
 def test_strangers_files_run_nothing_and_go_nowhere_else(storage: CheckpointStorage, tmp_path: Path) -> None:
-    mark, here, there = tmp_path / "mark", tmp_path / "here", tmp_path / "there"
+    mark = tmp_path / "mark"
+    here = tmp_path / "here"
+    there = tmp_path / "there"
     entry, path, parts = saved(here, "last", 9.0)
     torch.save({"state_dict": {}, "code": Code(mark)}, path)
     storage.put(entry, path, parts)

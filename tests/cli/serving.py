@@ -31,7 +31,9 @@ class Serving:
         """Waits for a line."""
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
-            if self.log.exists() and (found := re.search(f"^{pattern}\n", self.log.read_text(), re.MULTILINE)):
+            text = self.log.read_text() if self.log.exists() else ""
+            found = re.search(f"^{pattern}\n", text, re.MULTILINE)
+            if found:
                 return found
             assert self.process.is_alive(), self.log.read_text()
             time.sleep(0.01)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ def test_the_command_writes_every_raw_timing(tmp_path: Path, capsys: pytest.Capt
     assert {"torch", "torchrl"} <= set(result["machine"]["versions"])
     copied, _, *rows = result["rows"]
     names = ["NumPy reference", "1 envs", "3 envs"]
-    assert [(row["group"], row["name"]) for row in rows] == [(g, n) for g in ("bpp10", "irregular") for n in names]
+    assert [(row["group"], row["name"]) for row in rows] == list(product(("bpp10", "irregular"), names))
     for reference, ours in ((rows[0], rows[2]), (rows[3], rows[5])):
         assert len(ours["seconds"]) == 2
         assert ours["ratio"] == pytest.approx(ours["rate"] / reference["rate"])

@@ -102,7 +102,8 @@ def test_doctor_as_json(capsys: pytest.CaptureFixture[str], anew: list[SelfTest]
     assert {"packing", "device", "software", "compile", "streaming"} == {finding["group"] for finding in findings}
     assert {"works", "cannot", "not tried", "installed"} >= {finding["state"] for finding in findings}
     assert all(finding["detail"] for finding in findings)
-    (compiled,) = [finding for finding in findings if finding["name"] == "torch.compile"]
+    matching = [finding for finding in findings if finding["name"] == "torch.compile"]
+    (compiled,) = matching
     assert compiled["state"] == "not tried"
     assert "torchrl-gpu doctor --full" in compiled["detail"]
     assert not any("torch_compile" in test.function for test in anew)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ from torchrl_gpu.evaluation.player import Player
 
 
 def shown_by(cli: PackageCLI) -> dict[type, list[str]]:
-    return {
-        role: [type(each).__name__ for each in cli.trainer.callbacks if isinstance(each, role)]
-        for role in (ProgressBar, ModelSummary)
-    }
+    found = {}
+    for role in (ProgressBar, ModelSummary):
+        found[role] = [type(each).__name__ for each in cli.trainer.callbacks if isinstance(each, role)]
+    return found
 
 
 def different_trainers() -> list[str]:
@@ -239,7 +240,8 @@ def test_tokens_are_not_saved_with_the_configuration(config: Path) -> None:
     secret = "a-token-of-a-stream"
     stream = ["--trainer.callbacks+=torchrl_gpu.callbacks.FrameStream", f"--trainer.callbacks.token={secret}"]
     made = build("fit", ["--config", str(config), *stream])
-    (saver,) = (each for each in made.trainer.callbacks if isinstance(each, SaveConfig))
+    matching = [each for each in made.trainer.callbacks if isinstance(each, SaveConfig)]
+    (saver,) = matching
     saved = saver.parser.dump(saver.config, skip_none=False)
     assert "token: null" in saved
     assert secret not in saved
@@ -277,7 +279,8 @@ def test_the_last_policy_of_a_run_plays_the_episodes_of_the_test(trained_dqn: st
     assert made.env.seed == 1_000_003
     saved = torch.load(trained_dqn, weights_only=True)["state_dict"]
     weights = dict(made.policy.named_parameters())  # type: ignore[attr-defined]
-    assert any(torch.equal(value, kept) for value in weights.values() for kept in saved.values())
+    pairs = product(weights.values(), saved.values())
+    assert any(torch.equal(value, kept) for value, kept in pairs)
     player = Player(made.env, made.policy)
     while not player.step().any():
         pass

@@ -146,7 +146,8 @@ def test_configs_are_found_by_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 def test_options_change_a_config_wherever_they_stand(form: list[str], tmp_path: Path) -> None:
     for name in ("a.yaml", "b.yaml"):
         (tmp_path / name).touch()
-    first, second = ([part.format(tmp_path / name) for part in form] for name in ("a.yaml", "b.yaml"))
+    first = [part.format(tmp_path / "a.yaml") for part in form]
+    second = [part.format(tmp_path / "b.yaml") for part in form]
     before = ["--trainer.max_steps", "4", "--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=x"]
     configs_ = [f"--config={tmp_path / name}" for name in ("a.yaml", "b.yaml")]
     assert parser.resolve_configs([*before, *first, "--data.seed=1", *second]) == [*configs_, *before, "--data.seed=1"]
@@ -357,7 +358,9 @@ REFUSED: dict[str, list[tuple[str, str]]] = {
         ("--below 1 --format mcap --choose worst", "--below has no effect with --choose worst; it needs failures"),
     ],
 }
-CASES = [(f"{begin} {more}", message) for begin, rows in REFUSED.items() for more, message in rows]
+CASES: list[tuple[str, str]] = []
+for begin, rows in REFUSED.items():
+    CASES += [(f"{begin} {more}", message) for more, message in rows]
 
 
 @pytest.mark.parametrize(("line", "message"), CASES, ids=[f"{line[:20]} … {line[-40:]}" for line, _ in CASES])
@@ -369,5 +372,6 @@ def test_wrong_options_are_one_line(
     # Everything that `play` refuses is found before.
     monkeypatch.setattr(play, "_load", pytest.fail)
     assert cli.main(line.format(tmp=tmp_path).split(), "torchrl-gpu") == 2
-    (said,) = [each for each in capfd.readouterr().err.splitlines() if each.startswith("error: ")]
+    matching = [each for each in capfd.readouterr().err.splitlines() if each.startswith("error: ")]
+    (said,) = matching
     assert message in said

@@ -22,7 +22,9 @@ pytest.importorskip("cv2")
 
 class Stage:
     def __init__(self, num_envs: int = 1, speed: float = 2.0, watched: tuple[str, ...] = ("env0",)) -> None:
-        self.clock, self.env, self.server = 100.0, packing_env(num_envs), FakeServer(watched)
+        self.clock = 100.0
+        self.env = packing_env(num_envs)
+        self.server = FakeServer(watched)
         streams = EnvStreams(self.server, viewable(self.env), ["env0", "best"], 32, 24)
         player = Player(self.env, DeepestBottomLeft(self.env))
         self.session = ViewerSession(player, self.server, streams, speed, {"policy_version": 9}, now=lambda: self.clock)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -177,12 +178,22 @@ def write_episodes(root: Path, rows: list[dict[str, Any]]) -> None:
     pq.write_table(pa.Table.from_pylist(rows), path)
 
 
+def joined(parts: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return columns with the rows of all parts, one after the other."""
+    columns = {}
+    for name in parts[0]:
+        columns[name] = list(chain.from_iterable(part[name] for part in parts))
+    return columns
+
+
 def write_dataset(root: Path) -> Path:
     for place in dict.fromkeys(PLACES):
         numbers = [i for i, each in enumerate(PLACES) if each == place]
         parts = [data_columns(i) for i in numbers]
-        write_data(root, place, {name: [row for each in parts for row in each[name]] for name in parts[0]})
-        frames = [picture(i, frame) for i in numbers for frame in range(LENGTHS[i])]
+        write_data(root, place, joined(parts))
+        frames = []
+        for i in numbers:
+            frames += [picture(i, frame) for frame in range(LENGTHS[i])]
         write_video(root / f"videos/{CAMERA}/chunk-{place[0]:03d}/file-{place[1]:03d}.mp4", frames)
     write_episodes(root, [episode_row(i) for i in range(len(LENGTHS))])
     tasks = pa.table({"task_index": [0, 1], "__index_level_0__": ["wash", "dry"]})

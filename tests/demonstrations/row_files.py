@@ -17,7 +17,9 @@ from tensordict import TensorDict
 from torchrl_gpu.demonstrations import Demonstrations, memmap
 
 LENGTHS = (5, 3, 7)
-STATE, HAND, ACTION = 4, 2, 3
+STATE = 4
+HAND = 2
+ACTION = 3
 
 
 def arrays(seed: int = 0) -> list[dict[str, np.ndarray]]:
@@ -27,7 +29,11 @@ def arrays(seed: int = 0) -> list[dict[str, np.ndarray]]:
     """
     rng = np.random.default_rng(seed)
     widths = {"state": STATE, "hand": HAND, "action": ACTION}
-    return [{name: rng.normal(size=(length + 1, width)) for name, width in widths.items()} for length in LENGTHS]
+
+    def episode(length: int) -> dict[str, np.ndarray]:
+        return {name: rng.normal(size=(length + 1, width)) for name, width in widths.items()}
+
+    return [episode(length) for length in LENGTHS]
 
 
 def joined(name: str) -> torch.Tensor:

@@ -119,7 +119,9 @@ def test_a_file_that_does_not_decode_is_named(noise: Path, tmp_path: Path, name:
 
 def test_thousands_of_spoilt_bytes_end_nothing(noise: Path, tmp_path: Path) -> None:
     """Whatever is spoilt, frames come, or a ValueError does."""
-    whole, random, ends = noise.read_bytes(), np.random.default_rng(1), 0
+    whole = noise.read_bytes()
+    random = np.random.default_rng(1)
+    ends = 0
     for _ in range(60):
         data = bytearray(whole)
         for place in random.integers(8, len(data), 12):
@@ -259,7 +261,9 @@ def test_samples_of_fragments_that_cannot_be_in_a_file_take_no_memory(tmp_path: 
     path = tmp_path / "a.mp4"
     with av.open(path, "w", format="mp4", options={"movflags": "frag_keyframe+empty_moov"}) as container:
         stream = container.add_stream("libx264", rate=10)
-        stream.width, stream.height, stream.pix_fmt = 16, 16, "yuv420p"
+        stream.width = 16
+        stream.height = 16
+        stream.pix_fmt = "yuv420p"
         for i in range(3):
             frame = av.VideoFrame.from_ndarray(drawn.picture(0, i, (16, 16)), format="rgb24")
             container.mux(stream.encode(frame))
@@ -340,7 +344,8 @@ def turned(path: Path, to: Path, matrix: tuple[float, float, float, float]) -> P
     data = path.read_bytes()
     # This is behind name, flags, times, number, duration, layer and volume.
     at = data.index(b"tkhd") + 44
-    a, b, c, d = (round(entry * 65536) for entry in matrix)
+    entries = [round(entry * 65536) for entry in matrix]
+    a, b, c, d = entries
     entries = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
     to.write_bytes(data[:at] + entries + data[at + len(entries) :])
     return to

@@ -34,7 +34,10 @@ def test_every_frame_is_the_one_that_was_drawn(store: ClipStore) -> None:
     """Two episodes lie in one file, the others in a second file and in a second chunk."""
     assert store.lengths == list(LENGTHS)
     assert store.size == (drawn.H, drawn.W)
-    drawn_colors = torch.tensor([drawn.color(e, i) for e, length in enumerate(LENGTHS) for i in range(length)])
+    colors = []
+    for episode, length in enumerate(LENGTHS):
+        colors += [drawn.color(episode, i) for i in range(length)]
+    drawn_colors = torch.tensor(colors)
     off = (store.frames.float().mean((2, 3)) - drawn_colors).abs()
     assert off.max() < 5, "the colours of neighbouring frames differ by 15 and more"
     assert store.frames.float().std((2, 3)).max() < 2
@@ -57,7 +60,7 @@ def test_keys_are_those_of_torchrl(store: ClipStore) -> None:
         warnings.simplefilter("ignore")
         from torchrl.data.datasets.lerobot import lerobot_columns_to_tensordict
     columns = [drawn.data_columns(number) for number in range(len(LENGTHS))]
-    given = {name: torch.tensor([row for each in columns for row in each[name]]) for name in columns[0]}
+    given = {name: torch.tensor(rows) for name, rows in drawn.joined(columns).items()}
     wanted = lerobot_columns_to_tensordict(given | {CAMERA: torch.zeros(len(store), 3, 2, 2)})
     image = wanted.pop(store.image_key)
     assert image is not None
@@ -112,7 +115,11 @@ def test_a_camera_cannot_lead_out_of_the_dataset(copy: Path) -> None:
     features["../../x"] = features.pop(CAMERA)
     drawn.write_info(copy, features=features)
     rows = [drawn.episode_row(i) for i in range(len(LENGTHS))]
-    drawn.write_episodes(copy, [{k.replace(CAMERA, "../../x"): v for k, v in row.items()} for row in rows])
+
+    def renamed(row: dict[str, Any]) -> dict[str, Any]:
+        return {key.replace(CAMERA, "../../x"): value for key, value in row.items()}
+
+    drawn.write_episodes(copy, [renamed(row) for row in rows])
     with pytest.raises(ValueError, match="a relative path inside the dataset"):
         load(copy)
 
@@ -277,7 +284,7 @@ def drifting(root: Path, per_episode: float, starts: float = 0.0) -> None:
         columns = {name: values[:length] for name, values in drawn.data_columns(0).items()}
         parts.append(columns | {"episode_index": [number] * length, "index": list(range(begin, begin + length))})
     drawn.write_episodes(root, rows)
-    drawn.write_data(root, (0, 0), {name: [row for each in parts for row in each[name]] for name in parts[0]})
+    drawn.write_data(root, (0, 0), drawn.joined(parts))
     drawn.write_info(root, total_episodes=len(lengths), total_frames=frames)
     drawn.write_video(video_of(root), [np.full((16, 16, 3), 2 * i, np.uint8) for i in range(frames)])
     features = drawn.info()["features"]

@@ -159,7 +159,8 @@ def test_bad_videos_are_named_and_skipped_on_request(
         store = load(paths, on_bad="skip")
     assert store.lengths == [6, 6]
     assert list(store.skipped) == [str(paths[1])]
-    (line,) = [record.getMessage() for record in caplog.records]
+    matching = [record.getMessage() for record in caplog.records]
+    (line,) = matching
     assert line.startswith(f"demonstrations: 1 videos skipped: {paths[1]}: ")
     colors = torch.tensor([drawn.color(2, i) for i in range(6)])
     assert (store.frames[6:].float().mean((2, 3)) - colors).abs().max() < 5, "those behind it move up"

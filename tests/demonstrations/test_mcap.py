@@ -167,7 +167,7 @@ def test_a_value_is_that_of_the_action_or_the_state(
     decided = TensorDict({"action": torch.tensor([0, 1]), **written}, [2])
     with EpisodeRecorder(tmp_path / "a.mcap", DishwashingEnv(2, device="cpu"), 1, begin_ns=5) as recorder:
         recorder.decide(decided, ["action"])
-    found = {
-        topic: [list(each.values) for _, each in all_] for topic, all_ in read(tmp_path / "a.mcap").messages.items()
-    }
+    found = {}
+    for topic, messages in read(tmp_path / "a.mcap").messages.items():
+        found[topic] = [list(each.values) for _, each in messages]
     assert found == {"/action": [[1.0]]} | ({} if value is None else {"/value": [[value]]})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,9 @@ def test_choices_and_flags(tmp_path: Path) -> None:
         path = folder / "data" / str(number) / "part-0.arrow"
         row_files.write_arrow(path, pa.RecordBatch.from_pydict(columns))
     rows = read_demonstrations(folder).rows
-    assert rows["action"].tolist() == [i for length in row_files.LENGTHS for i in range(length)]
-    assert rows["observation"].tolist() == [i > 1 for length in row_files.LENGTHS for i in range(length)]
+    numbers = list(chain.from_iterable(map(range, row_files.LENGTHS)))
+    assert rows["action"].tolist() == numbers
+    assert rows["observation"].tolist() == [i > 1 for i in numbers]
 
 
 def batch(**columns: Any) -> pa.RecordBatch:
@@ -137,7 +139,9 @@ def test_a_bad_episode_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 def test_broken_files_give_numbers_or_an_error(how: str, tmp_path: Path) -> None:
     folder = row_files.write_minari_arrow(tmp_path / "a")
     path = folder / "data" / "1" / "part-0.arrow"
-    whole, rng, refused = path.read_bytes(), random.Random(0), 0
+    whole = path.read_bytes()
+    rng = random.Random(0)
+    refused = 0
     for _ in range(50):
         content = bytearray(whole)
         if how == "changed":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,9 @@ def test_what_is_read_is_what_was_written(written: Path) -> None:
     assert store.lengths == list(LENGTHS)
     assert store.fps == 12.5
     assert [Path(video.name).name for video in store.videos] == ["file-000.mp4", "file-001.mp4"]
-    places = [(episode, i) for episode, length in enumerate(LENGTHS) for i in range(length)]
+    places = []
+    for episode, length in enumerate(LENGTHS):
+        places += [(episode, i) for i in range(length)]
     rows = [row(*place) for place in places]
     for name, key in (("action", "action"), ("observation.state", ("observation", "state")), ("choice", "choice")):
         assert torch.equal(store.rows[key], torch.from_numpy(np.stack([np.asarray(each[name]) for each in rows])))
@@ -90,9 +93,10 @@ def test_episodes_have_the_columns_that_lerobot_appends_to(written: Path) -> Non
     features = json.loads((written / "meta/info.json").read_text())["features"]
     place = {"chunk_index", "file_index"}
     columns = {"episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index"}
-    columns |= {f"{of}/{name}" for of in ("data", "meta/episodes") for name in place}
+    columns |= {"/".join(pair) for pair in product(("data", "meta/episodes"), place)}
     columns |= {f"videos/observation.images.main/{n}" for n in (*place, "from_timestamp", "to_timestamp")}
-    assert set(table.column_names) == columns | {f"stats/{name}/{word}" for name in features for word in WORDS}
+    statistics = {f"stats/{name}/{word}" for name, word in product(features, WORDS)}
+    assert set(table.column_names) == columns | statistics
     kinds = {
         name: str(table.schema.field(f"stats/{name}").type).replace("item", "element")
         for name in ("action/min", "next.done/max", "choice/min", "choice/mean", "action/count", "timestamp/q50")
@@ -122,7 +126,7 @@ def test_statistics_of_a_dataset_are_lerobots_of_its_episodes(written: Path) -> 
     Ends, mean and deviation are those of all rows, quantiles are means over episodes.
     """
     found = json.loads((written / "meta/stats.json").read_text())
-    choices = np.array([7 * i for length in LENGTHS for i in range(length)])
+    choices = 7 * np.concatenate([np.arange(length) for length in LENGTHS])
     assert [found["choice"][word] for word in ("min", "max", "count")] == [[0], [28], [12]]
     np.testing.assert_allclose([found["choice"]["mean"][0], found["choice"]["std"][0]], [choices.mean(), choices.std()])
     halves = [np.quantile(7 * np.arange(length), 0.5) for length in LENGTHS]

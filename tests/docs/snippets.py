@@ -85,9 +85,10 @@ def blocks(page: Path, text: str | None = None) -> list[Block]:
             attached += 1
             _apply(block, comment[1])
         found.append(block)
-    if attached != (written := len(re.findall(r"^<!-- test:", text, re.MULTILINE))):
+    written = len(re.findall(r"^<!-- test:", text, re.MULTILINE))
+    if attached != written:
         raise ValueError(
-            f"{page.name}: want every test comment right before a block; got {written - attached} elsewhere"
+            f"{page.name}: {written - attached} test comments do not stand right before a block; move them there"
         )
     return found
 
@@ -110,4 +111,5 @@ def _apply(block: Block, comment: str) -> None:
 def commands(block: Block) -> list[list[str]]:
     """The command lines of a block, without comments, continued lines as one."""
     lines = block.text.replace("\\\n", " ").splitlines()
-    return [words for line in lines if (words := shlex.split(line, comments=True))]
+    commands = [shlex.split(line, comments=True) for line in lines]
+    return [words for words in commands if words]

@@ -9,6 +9,7 @@ import argparse
 import re
 import tomllib
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,8 @@ def test_command_lines_are_taken(name: str, tmp_path: Path, monkeypatch: pytest.
         prepare(words, ROOT / COMMANDS[words].partition(":")[0], tmp_path)
     first, *others = GROUPS[name]
     # All at once, for time.
-    if not is_taken(first + tuple(word for words in others for word in words[4:])):
+    more = tuple(chain.from_iterable(words[4:] for words in others))
+    if not is_taken(first + more):
         assert [COMMANDS[words] for words in GROUPS[name] if not is_taken(words)] == []
 
 
@@ -126,16 +128,17 @@ def others(program: str) -> Iterator[tuple[str, list[str]]]:
 
 def test_goals_of_make_are_there() -> None:
     goals = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    asked = {word for _, words in others("make") for word in words[1:] if "=" not in word}
+    asked = set()
+    for _, words in others("make"):
+        asked |= {word for word in words[1:] if "=" not in word}
     assert asked
     assert asked <= goals
 
 
 def test_extras_are_there() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    asked = {
-        name for _, words in others("pip") for found in re.findall(r"\[(.*?)\]", words[-1]) for name in found.split(",")
-    }
+    named = re.findall(r"\[(.*?)\]", "\n".join(words[-1] for _, words in others("pip")))
+    asked = set(",".join(named).split(","))
     assert asked
     assert asked <= set(extras)
 
@@ -179,7 +182,7 @@ def test_bare_installs_are_found() -> None:
 def test_nothing_installs_the_package_by_its_name_alone() -> None:
     """On the public registry anybody may register it."""
     folders = ("torchrl_gpu", "docs", "examples", "cloud", "benchmarks")
-    paths = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    paths = list(chain.from_iterable((ROOT / folder).rglob("*") for folder in folders))
     paths += [ROOT / name for name in ("README.md", "CHANGELOG.md", "Makefile", "Dockerfile", "constraints.txt")]
     faults = []
     for path in paths:

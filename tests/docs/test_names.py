@@ -6,6 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,8 @@ NOW = [page for page in PAGES if page.parent.name != "decisions"]
 SOURCES = ("torchrl_gpu", "tests", "examples", "benchmarks", "docs")
 # These are options of docker and torchrun.
 OF_OTHERS = {"shm-size", "nnodes", "rdzv-endpoint"}
-FILES = {f"/{path.relative_to(ROOT)}" for folder in SOURCES for path in (ROOT / folder).rglob("*.*")}
+PATHS = chain.from_iterable((ROOT / folder).rglob("*.*") for folder in SOURCES)
+FILES = {f"/{path.relative_to(ROOT)}" for path in PATHS}
 TEXT = "\n".join((ROOT / path[1:]).read_text(encoding="utf-8") for path in FILES if path.endswith(".py"))
 GOALS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
@@ -65,7 +67,8 @@ def is_option(name: str) -> bool:
 
 @pytest.mark.parametrize("page", NOW, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_names_is_there(page: Path) -> None:
-    assert [name for word in words(page) if (name := missing(word, page))] == []
+    names = [missing(word, page) for word in words(page)]
+    assert [name for name in names if name] == []
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,12 @@ import pytest
 from tests.docs.snippets import PAGES, ROOT, Block, blocks
 from torchrl_gpu.streaming import StreamServer
 
-WITH_PYTHON = [page for page in PAGES if any(block.kind == "python" for block in blocks(page))]
+
+def has_python(page: Path) -> bool:
+    return any(block.kind == "python" for block in blocks(page))
+
+
+WITH_PYTHON = list(filter(has_python, PAGES))
 KINDS = {"python", "bash", "yaml", "text", "toml"}
 
 

@@ -49,7 +49,8 @@ def test_a_killed_worker_loses_nothing(tmp_path: Path) -> None:
     program += ["--folder", str(tmp_path / "sweep"), "--", *OPTIONS]
     sweep = subprocess.run(program, capture_output=True, text=True, check=False, timeout=300)
     assert sweep.returncode == 0, sweep.stderr[-3000:]
-    zero, one = (tmp_path / "sweep" / f"rate-0.5-seed-{seed}" for seed in (0, 1))
+    zero = tmp_path / "sweep" / "rate-0.5-seed-0"
+    one = tmp_path / "sweep" / "rate-0.5-seed-1"
     assert (one / "killed").exists()
     assert not (zero / "killed").exists()
     for seed in (0, 1):

@@ -25,7 +25,8 @@ SCENES = {"mujoco": ((4, 2), (360, 480), 60, 60), "genesis": ((6, 3), (360, 480)
 @pytest.mark.parametrize("name", SCENES)
 def test_a_policy_drives_a_scene_that_is_watched(name: str, tmp_path: Path) -> None:
     pytest.importorskip(name)
-    if name == "mujoco" and (problem := doctor.opengl_problem()):
+    problem = doctor.opengl_problem() if name == "mujoco" else ""
+    if problem:
         pytest.skip(problem)
     (numbers, actions), size, steps, timeout_s = SCENES[name]
     net = torch.nn.Sequential(torch.nn.Linear(numbers, 8), torch.nn.ReLU(), torch.nn.Linear(8, actions))

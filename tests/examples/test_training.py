@@ -90,7 +90,7 @@ def test_the_picture_of_a_bin_tells_bin_and_box() -> None:
     red, green, blue = env.pictures([0, 1], 10, 10).long().unbind(-1)
     assert torch.equal(red, (heights / 10 * 255).long())
     for row in range(2):
-        x, y, z = (round(side) for side in sides[row, :3].tolist())
+        x, y, z = sides[row, :3].round().int().tolist()
         assert (green[row, :x, :y] == 255).all()
         assert green[row].count_nonzero() == x * y
         assert blue[row, 0, 0] == int(z / 10 * 255)

@@ -118,7 +118,11 @@ def pickled(rng: random.Random, path: Path, sources: Sources) -> None:
         content["state_dict"][_a_weight(rng, content)] = bad
     elif place == 2:
         content[ENTRY]["config"] = bad
-    whole: Any = bad if place == 3 else content if place < 3 else sources.plain | {"model_state_dict": bad}
+    whole: Any = bad
+    if place < 3:
+        whole = content
+    elif place > 3:
+        whole = sources.plain | {"model_state_dict": bad}
     if rng.random() < 0.3:
         path.write_bytes(pickle.dumps(whole))
     else:

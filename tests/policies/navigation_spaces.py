@@ -118,7 +118,8 @@ def seen_by(agent: str, *batch: int, **changes: Any) -> TensorDict:
 
 def transitions(agent: str, *batch: int, version: str = "v3", seed: int = 2, **changes: Any) -> TensorDict:
     """Made-up transitions: some terminate, some are cut off, over one to three steps."""
-    before, after = (seen_by(agent, *batch, version=version, seed=seed + k) for k in (0, 1))
+    before = seen_by(agent, *batch, version=version, seed=seed)
+    after = seen_by(agent, *batch, version=version, seed=seed + 1)
     with torch.random.fork_rng():
         torch.manual_seed(seed + 2)
         kind = torch.randint(4, (*batch, 1))
@@ -126,7 +127,9 @@ def transitions(agent: str, *batch: int, version: str = "v3", seed: int = 2, **c
         before["action"] = random_legal(before["action_mask"]) if discrete else torch.rand(*batch, 2) * 2 - 1
         before["steps_to_next_obs"] = torch.randint(1, 4, (*batch, 1))
         after["reward"] = 3 * torch.randn(*batch, 1)
-    after["terminated"], after["truncated"], after["done"] = kind == 0, kind == 1, kind <= 1
+    after["terminated"] = kind == 0
+    after["truncated"] = kind == 1
+    after["done"] = kind <= 1
     before["next"] = after
     for key, value in changes.items():
         before[key] = value
@@ -143,4 +146,7 @@ def grouped(seen: TensorDict) -> TensorDict:
 
 
 def gradients(agent: Agent) -> dict[str, list[Tensor | None]]:
-    return {name: [weight.grad for weight in group] for name, group in agent.parameter_groups.items()}
+    slopes = {}
+    for name, group in agent.parameter_groups.items():
+        slopes[name] = [weight.grad for weight in group]
+    return slopes

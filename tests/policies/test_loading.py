@@ -308,7 +308,8 @@ def test_weights_that_an_encoder_began_with_are_not_read_again(tmp_path: Path) -
 def test_two_hundred_hostile_files_are_refused(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert not forks.run(hostile_files.main, tmp_path, log=log), log.read_text()[-2000:]
-    first, *ends = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    outcomes = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    first, *ends = outcomes
     assert len(ends) == sum(number for _, number in hostile_files.MAKERS)
     assert [each for each in ends if each["end"] != "refused"] == []
     form = re.compile(r"policy \S+: \S+ .*")

@@ -70,7 +70,9 @@ def test_quantile_loss_by_hand() -> None:
     # Value 1 at τ = 0.25, targets 1.5 and −2: errors 0.5 and −3, Huber 0.125 and 2.5, shares 0.25 and 1 − 0.25, so
     #   (0.25 · 0.125 + 0.75 · 2.5) / 2 = 0.953125.
     # Value 0 at τ = 0.5: errors 1.5 and −2, Huber 1 and 1.5, shares 0.5: (0.5 + 0.75) / 2 = 0.625.
-    values, taus, targets = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.25, 0.5]]), torch.tensor([[1.5, -2.0]])
+    values = torch.tensor([[1.0, 0.0]])
+    taus = torch.tensor([[0.25, 0.5]])
+    targets = torch.tensor([[1.5, -2.0]])
     assert quantile_huber(values, taus, targets).tolist() == pytest.approx([0.953125 + 0.625])
     assert quantile_error(values, targets).tolist() == pytest.approx([(0.5 + 3 + 1.5 + 2) / 4])
     # At κ = 0.5: an error of 0.25 costs τ · 0.25² / 2 / 0.5, one of 2 costs τ · (2 − 0.25).
@@ -80,7 +82,8 @@ def test_quantile_loss_by_hand() -> None:
 
 
 def test_more_dimensions_are_more_rows_and_nothing_flows_into_targets() -> None:
-    values, targets = (torch.randn(2, 3, size, requires_grad=True) for size in (4, 6))
+    values = torch.randn(2, 3, 4, requires_grad=True)
+    targets = torch.randn(2, 3, 6, requires_grad=True)
     taus = torch.rand(2, 3, 4)
     loss = quantile_huber(values, taus, targets)
     flat = quantile_huber(values.flatten(0, 1), taus.flatten(0, 1), targets.flatten(0, 1))
@@ -141,7 +144,9 @@ def steps(n: int = 6, length: int = 17, seed: int = 0) -> dict[str, torch.Tensor
     shape = (n, length, 1)
     found = {name: torch.randn(shape, generator=random) for name in ("reward", "value", "next_value")}
     kind = torch.randint(6, shape, generator=random)
-    kind[0, -1], kind[1, -1], kind[2, -1] = 0, 1, 2
+    kind[0, -1] = 0
+    kind[1, -1] = 1
+    kind[2, -1] = 2
     return found | {"terminated": kind == 0, "done": kind <= 1}
 
 
@@ -201,7 +206,9 @@ def test_standardized_over_what_counts() -> None:
 
 def test_standardized_over_several_processes() -> None:
     # 1 and 3 here, 6 and 100 that does not count there: mean 10/3, squares 49/9 + 1/9 + 64/9 = 38/3, deviation √(38/9)
-    here, counts, sums = torch.tensor([1.0, 3.0]), torch.ones(2), []
+    here = torch.tensor([1.0, 3.0])
+    counts = torch.ones(2)
+    sums = []
 
     def total(own: torch.Tensor) -> torch.Tensor:
         sums.append(own)

@@ -65,7 +65,8 @@ def test_a_mask_is_one_flag_for_each_action() -> None:
 
 
 def test_discrete_or_continuous() -> None:
-    discrete, continuous = (space_of(num_actions=n) for n in (25, None))
+    discrete = space_of(num_actions=25)
+    continuous = space_of(num_actions=None)
     assert (discrete.values_shape, continuous.action_shape) == ((25,), (2,))
     assert not continuous.masked
     with pytest.raises(ValueError, match=r"AgentSpace: .*NavigationSpec is continuous"):

@@ -63,7 +63,8 @@ def test_a_policy_is_loaded_from_a_checkpoint_that_holds_settings(tmp_path: Path
     assert added
     torch.save(content, tmp_path / "new.ckpt")
     torch.save({**content, "state_dict": content["state_dict"] | added}, tmp_path / "old.ckpt")
-    new, old = (load_policy(tmp_path / f"{name}.ckpt", "cpu").state_dict() for name in ("new", "old"))
+    new = load_policy(tmp_path / "new.ckpt", "cpu").state_dict()
+    old = load_policy(tmp_path / "old.ckpt", "cpu").state_dict()
     assert new.keys() == old.keys()
     assert all(torch.equal(new[name], old[name]) for name in new)
 

@@ -171,9 +171,9 @@ def test_a_level_of_risk_is_for_an_iqn() -> None:
 def test_the_adaptive_level_is_that_of_each_robot() -> None:
     agent, seen = make("IQN"), seen_by("IQN", 20, 3)
     seen["clearance"] = torch.where(torch.arange(60).view(20, 3, 1) % 2 == 0, 15.0, 1.0)
-    adaptive, neutral, careful = (
-        actions(PolicyWrapper(agent, cvar=level).eval(), seen) for level in ("adaptive", 1.0, 0.1)
-    )
+    adaptive = actions(PolicyWrapper(agent, cvar="adaptive").eval(), seen)
+    neutral = actions(PolicyWrapper(agent, cvar=1.0).eval(), seen)
+    careful = actions(PolicyWrapper(agent, cvar=0.1).eval(), seen)
     far = seen["clearance"][..., 0] > 10
     assert torch.equal(adaptive, torch.where(far, neutral, careful))
     assert not torch.equal(neutral, careful)

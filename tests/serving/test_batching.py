@@ -112,7 +112,8 @@ async def test_a_poison_request_costs_the_others_in_its_pass_nothing() -> None:
     policy, passes = batching()
     async with passes.running():
         first = await begun(policy, passes)
-        good, failing, huge, last = (asyncio.create_task(passes.act(each)) for each in poisoned)
+        tasks = [asyncio.create_task(passes.act(each)) for each in poisoned]
+        good, failing, huge, last = tasks
         await asyncio.sleep(0)
         policy.go.set()
         await first
@@ -134,7 +135,8 @@ async def test_who_leaves_is_not_decided_and_too_many_are_sent_away() -> None:
     policy, passes = batching(max_waiting=4)
     async with passes.running():
         first = await begun(policy, passes)
-        gone, stays = (asyncio.create_task(passes.act(rows(i, i))) for i in (1, 2))
+        gone = asyncio.create_task(passes.act(rows(1, 1)))
+        stays = asyncio.create_task(passes.act(rows(2, 2)))
         await asyncio.sleep(0)
         with pytest.raises(Busy):
             await passes.act(rows(9))

@@ -139,7 +139,9 @@ def test_more_than_can_be_answered_soon_is_told_so(
     server: StreamServer, sessions: PackingSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pallets, "_MOST_WAITING", 1)
-    begun, goes_on, answer = threading.Event(), threading.Event(), sessions.answer
+    begun = threading.Event()
+    goes_on = threading.Event()
+    answer = sessions.answer
 
     def slow(message: str | bytes) -> tuple[bool, dict[str, Any]]:
         begun.set()

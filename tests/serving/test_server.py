@@ -179,8 +179,10 @@ async def talking(server: StreamServer, **options: Any) -> AsyncIterator[aiohttp
 
 async def sent_away(socket: aiohttp.ClientWebSocketResponse) -> tuple[int, int | None, str]:
     number = 0
-    while (message := await socket.receive()).type not in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED):
+    message = await socket.receive()
+    while message.type not in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED):
         number += 1
+        message = await socket.receive()
     return number, message.data, str(message.extra)
 
 
@@ -209,7 +211,9 @@ class Waits(TensorDictModuleBase):
 
     def __init__(self) -> None:
         super().__init__()
-        self.in_keys, self.out_keys, self.seconds = ["x"], ["action"], 0.0
+        self.in_keys = ["x"]
+        self.out_keys = ["action"]
+        self.seconds = 0.0
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         if not self.seconds:

@@ -33,7 +33,9 @@ def decode_h264(packets: Iterable[bytes]) -> list[np.ndarray]:
     """RGB frames of one Annex B stream, cut into packets anyhow."""
     context = av.CodecContext.create("h264", "r")
     units = context.parse(b"".join(packets)) + context.parse(None)
-    frames = [frame for unit in units for frame in context.decode(unit)] + context.decode(None)
+    frames = []
+    for unit in [*units, None]:
+        frames += context.decode(unit)
     return [frame.to_ndarray(format="rgb24") for frame in frames]
 
 

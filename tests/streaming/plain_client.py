@@ -67,7 +67,9 @@ class SocketClient:
         fields = json.loads(message.data)
         match fields["type"]:
             case "hello":
-                self.role, self.streams, self.state = fields["role"], fields["streams"], fields["state"]
+                self.role = fields["role"]
+                self.streams = fields["streams"]
+                self.state = fields["state"]
             case "streams":
                 self.streams = fields["streams"]
             case "state":

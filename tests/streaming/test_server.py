@@ -120,8 +120,10 @@ async def test_commands_and_state(started: StreamServer) -> None:
         assert commands == [Command("pause", None, "main"), Command("speed", 2.5, "main")]
         assert started.commands() == []
         started.state(paused=True)
-        while (state := (await guest.text("state"))["state"]) != {"paused": True, "commands": ["pause", "reset"]}:
+        state = (await guest.text("state"))["state"]
+        while state != {"paused": True, "commands": ["pause", "reset"]}:
             assert state["paused"] is False, "the state from before the greeting"
+            state = (await guest.text("state"))["state"]
     async with viewer(started) as guest:
         assert (await guest.text("hello"))["state"] == {"paused": True, "commands": ["pause", "reset"]}
 
@@ -304,7 +306,8 @@ def test_first_viewers_of_every_codec_and_transport_load_nothing_and_no_torch() 
 
 async def test_publishing_threads_do_not_disturb_each_other(started: StreamServer) -> None:
     async with watching(started) as guest:
-        dark, bright = (np.full((60, 80, 3), shade, np.uint8) for shade in (40, 200))
+        dark = np.full((60, 80, 3), 40, np.uint8)
+        bright = np.full((60, 80, 3), 200, np.uint8)
         with producing(started, frame=dark), producing(started, frame=bright):
             shades = [decode_jpeg((await guest.picture())[1]) for _ in range(30)]
         assert all(int(np.ptp(shade)) <= 4 for shade in shades), "a picture of two frames"

@@ -97,7 +97,8 @@ def test_the_line_of_a_run_by_hand() -> None:
 def test_a_run_says_where_its_time_went(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         fit(module(), tmp_path, 6, EpisodeCheckpoint())
-    (said,) = [record.getMessage() for record in caplog.records if " s of training: " in record.getMessage()]
+    matching = [record.getMessage() for record in caplog.records if " s of training: " in record.getMessage()]
+    (said,) = matching
     names = ("environment", "policy", "replay", "update", "transfer", "logging", "validation", "saving", "Lightning")
     assert said.startswith("OffPolicy: ")
     assert [name for name in names if f" {name} " not in said] == []

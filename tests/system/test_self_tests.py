@@ -177,5 +177,6 @@ def test_it_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture, mon
     assert (record.levelno, record.getMessage()) == (logging.INFO, "self-test of what works, once on this machine")
     monkeypatch.setattr(self_tests, "_NOTICE_S", 0.0)
     assert self_test("is wrong", tmp_path).failure() == "wrong numbers"
-    (record,) = [each for each in caplog.records if each.levelno == logging.WARNING]
+    matching = [each for each in caplog.records if each.levelno == logging.WARNING]
+    (record,) = matching
     assert record.getMessage().startswith("self-test of what is wrong, once on this machine: up to a minute")

@@ -122,4 +122,8 @@ def rows(path: Path) -> list[dict[str, str]]:
     """
     lines = path.read_text(encoding="utf-8").split("\n")
     found = list(csv.DictReader(lines[:-1]))
-    return [{name: value for name, value in row.items() if value} for row in found]
+    return [_without_empty_cells(row) for row in found]
+
+
+def _without_empty_cells(row: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in row.items() if value}

@@ -73,7 +73,8 @@ class Averages(Callback):
         self.moved: list[bool] = []
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
-        (averaging,) = [each for each in trainer.callbacks if isinstance(each, RunAveraging)]  # type: ignore[attr-defined]
+        matching = [each for each in trainer.callbacks if isinstance(each, RunAveraging)]  # type: ignore[attr-defined]
+        (averaging,) = matching
         own = cases.weights_of(averaging._average_model.module)  # type: ignore[arg-type,union-attr]
         self.agreed.append(torch.equal(own, trainer.strategy.broadcast(own)))
         self.moved.append(not torch.equal(own, cases.weights_of(pl_module)))

@@ -64,11 +64,17 @@ def differences(ours: Any, theirs: Any, where: str = "") -> list[str]:
     if isinstance(ours, dict):
         if set(ours) != set(theirs):
             return [f"{where}: {sorted(set(ours) ^ set(theirs))}"]
-        return [found for key in ours for found in differences(ours[key], theirs[key], f"{where}.{key}")]
+        found = []
+        for key in ours:
+            found += differences(ours[key], theirs[key], f"{where}.{key}")
+        return found
     if isinstance(ours, (list, tuple)):
         if len(ours) != len(theirs):
             return [f"{where}: {len(ours)} and {len(theirs)} entries"]
         pairs = zip(ours, theirs, strict=True)
-        return [found for i, (a, b) in enumerate(pairs) for found in differences(a, b, f"{where}[{i}]")]
+        found = []
+        for i, (a, b) in enumerate(pairs):
+            found += differences(a, b, f"{where}[{i}]")
+        return found
     same = torch.equal(ours, theirs) if isinstance(ours, Tensor) else ours == theirs
     return [] if same else [where]

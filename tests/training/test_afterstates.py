@@ -126,7 +126,8 @@ def test_a_run_that_is_stopped_and_resumed(make: Any, learned: str, tmp_path: Pa
     fit(make(), tmp_path / "straight", 8)
     fit(make(), tmp_path / "parts", 4)
     fit(make(), tmp_path / "parts", 8, ckpt_path=str(tmp_path / "parts" / "step=4.ckpt"))
-    straight, parts = (without_replay(tmp_path / name / "step=8.ckpt") for name in ("straight", "parts"))
+    straight = without_replay(tmp_path / "straight" / "step=8.ckpt")
+    parts = without_replay(tmp_path / "parts" / "step=8.ckpt")
     assert differences(straight, parts) == []
     assert straight["state_dict"][learned].any()
 
@@ -140,7 +141,8 @@ def test_a_run_in_whole_calls_is_one_of_single_steps(tmp_path: Path) -> None:
         fit(module(), tmp_path / "single", 6)
     assert asked.called
     assert asked_too.called
-    whole, single = (without_replay(tmp_path / name / "step=6.ckpt") for name in ("whole", "single"))
+    whole = without_replay(tmp_path / "whole" / "step=6.ckpt")
+    single = without_replay(tmp_path / "single" / "step=6.ckpt")
     assert differences(whole, single) == []
 
 
@@ -219,7 +221,8 @@ def test_a_checkpoint_with_whole_tables_goes_on(tmp_path: Path) -> None:
     content["state_dict"] = unpacked_state("file", made, content["state_dict"])
     torch.save(content, path)
     fit(module(), tmp_path / "parts", 8, ckpt_path=str(path))
-    straight, parts = (without_replay(tmp_path / name / "step=8.ckpt") for name in ("straight", "parts"))
+    straight = without_replay(tmp_path / "straight" / "step=8.ckpt")
+    parts = without_replay(tmp_path / "parts" / "step=8.ckpt")
     assert differences(straight, parts) == []
 
 
@@ -230,7 +233,8 @@ def test_an_average_of_tables_goes_on(tmp_path: Path) -> None:
     fit(module(), tmp_path / "straight", 8, callbacks=[averaging()])
     fit(module(), tmp_path / "parts", 4, callbacks=[averaging()])
     fit(module(), tmp_path / "parts", 8, str(tmp_path / "parts" / "step=4.ckpt"), callbacks=[averaging()])
-    straight, parts = (without_replay(tmp_path / name / "step=8.ckpt") for name in ("straight", "parts"))
+    straight = without_replay(tmp_path / "straight" / "step=8.ckpt")
+    parts = without_replay(tmp_path / "parts" / "step=8.ckpt")
     assert differences(straight, parts) == []
     average, current = straight["state_dict"], straight["current_model_state"]
     assert {len(each["tables.weight"]) for each in (average, current)} == {len(current["tables.learned"])}

@@ -109,7 +109,8 @@ def test_commands_that_go_on_from_a_checkpoint(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    shutil.copytree(trained(name), folder := tmp_path / "copy")
+    folder = tmp_path / "copy"
+    shutil.copytree(trained(name), folder)
     options, checkpoint = shortened(name, folder), f"--ckpt_path={folder / 'checkpoints' / 'last.ckpt'}"
     capfd.readouterr()
     for command in ("validate", "test", "predict"):

@@ -56,9 +56,8 @@ def resuming(folder: Path) -> list[str]:
 def assert_the_same(
     folder: Path, name: str, whole: tuple[dict[str, Any], list[dict[str, str]], float], without: tuple[str, ...] = ()
 ) -> None:
-    ours, theirs = (
-        {key: each for key, each in it.items() if key not in without} for it in (result(folder, name), whole[0])
-    )
+    ours = {key: each for key, each in result(folder, name).items() if key not in without}
+    theirs = {key: each for key, each in whole[0].items() if key not in without}
     assert differences(ours, theirs) == []
     *stopped, ended = curves(folder)
     for rows in stopped:

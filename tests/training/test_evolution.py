@@ -48,7 +48,8 @@ def test_the_strategy_finds_the_optimum_of_bent_and_stretched_functions(function
 
 
 def test_a_generation_depends_on_seed_and_number_alone() -> None:
-    first, second = (Population(torch.zeros(3, dtype=torch.float64), 1.0, 6) for _ in range(2))
+    first = Population(torch.zeros(3, dtype=torch.float64), 1.0, 6)
+    second = Population(torch.zeros(3, dtype=torch.float64), 1.0, 6)
     assert torch.equal(first.draw(1), second.draw(1))
     assert not torch.equal(first.draw(1), second.draw(2))
     first.learn(first.draw(1)[:, 0])

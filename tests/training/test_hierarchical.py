@@ -43,7 +43,8 @@ def objective_of(heightmap: Tensor, utilization: Tensor, env: PackingEnv) -> Ten
 
 def test_the_return_of_a_whole_episode_is_what_j_still_gains() -> None:
     env, twin = short_env(), short_env()
-    first, second = (HierarchicalPacker(each, tiny_networks(), "box", "growth") for each in (env, twin))
+    first = HierarchicalPacker(env, tiny_networks(), "box", "growth")
+    second = HierarchicalPacker(twin, tiny_networks(), "box", "growth")
     rollout = Rollout(env, [], env.num_items, 1.0, decisions=["box_heightmap", "utilization", "action"])
     transitions, _ = rollout.collect(first, 20)
     # Three steps are pending.
@@ -101,7 +102,9 @@ def least_growth(made: HierarchicalPacking, heightmap: Tensor, item: Tensor) -> 
     """By how much the best placement of an item raises one pile."""
     planes, orientations = made.worker.planes, made.env.num_orientations
     variant = (item * orientations + torch.arange(orientations))[None]
-    z_map, legal = (m[:, :, 0] for m in planes.kernels.drop_map(heightmap[None], variant, planes.catalogue, planes.bin))
+    z_map, legal = planes.kernels.drop_map(heightmap[None], variant, planes.catalogue, planes.bin)
+    z_map = z_map[:, :, 0]
+    legal = legal[:, :, 0]
     return planes.growth(heightmap[None], variant, z_map)[legal].min()
 
 
@@ -111,7 +114,9 @@ def test_the_workers_loss_one_placement_at_a_time(tmp_path: Path) -> None:
     values, planes = [], made.worker.planes
     for row, base in zip(batch, state_values(made, batch), strict=True):
         heightmap, variant = row["box_heightmap"][None], row["variant"][None, None]
-        z_map, legal = (m[:, :, 0] for m in planes.kernels.drop_map(heightmap, variant, planes.catalogue, planes.bin))
+        z_map, legal = planes.kernels.drop_map(heightmap, variant, planes.catalogue, planes.bin)
+        z_map = z_map[:, :, 0]
+        legal = legal[:, :, 0]
         growth = planes.growth(heightmap, variant, z_map)
         seen = planes(heightmap, variant, z_map, legal, growth)[0]
         score = (made.networks.worker(seen) + made.networks.linear(seen)[:, 0]).flatten()[row["place"]] / 100
@@ -253,7 +258,9 @@ class NaiveTargets:
 
         The targets value the choice of the online weights, unless the episode is over.
         """
-        made, after, reward = self.made, row["next"], row["next", "reward"][0]
+        made = self.made
+        after = row["next"]
+        reward = row["next", "reward"][0]
         if after["terminated"].item():
             self.ended += 1
             return made.reward_scale * reward
@@ -329,7 +336,9 @@ def test_a_checkpoint_holds_each_weight_once(tmp_path: Path, n_steps: int) -> No
     made = fit(module(n_steps=n_steps), tmp_path, 2, EpisodeCheckpoint())
     content = torch.load(last(tmp_path), weights_only=True)
     networks = ["networks", "targets"] if n_steps == 2 else ["networks"]
-    names = [f"{prefix}.{name}" for prefix in networks for name in made.networks.state_dict()]
+    names = []
+    for prefix in networks:
+        names += [f"{prefix}.{name}" for name in made.networks.state_dict()]
     assert sorted(content["state_dict"]) == sorted(names)
     check_checkpoint(last(tmp_path), module(n_steps=n_steps))
 
@@ -370,7 +379,8 @@ def test_gradients_are_clipped(tmp_path: Path, scale: float | None) -> None:
 
 
 def test_mixed_precision(tmp_path: Path) -> None:
-    exact, mixed = (fit(module(n_steps=2), tmp_path, 8, precision=p) for p in ("32-true", "bf16-mixed"))
+    exact = fit(module(n_steps=2), tmp_path, 8, precision="32-true")
+    mixed = fit(module(n_steps=2), tmp_path, 8, precision="bf16-mixed")
     assert all(weight.dtype == torch.float32 and weight.isfinite().all() for weight in mixed.parameters())
     assert differences(exact.networks.state_dict(), mixed.networks.state_dict()) != []
     assert mixed.replay.storage[:]["next", "reward"].dtype == torch.float32

@@ -74,8 +74,10 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_a_period_that_no_training_step_ends_with_is_kept(tmp_path: Path) -> None:
-    run = fit(module(), tmp_path, 12, averaging := EMAWeightAveraging(update_every_n_steps=3))
-    (adopted,) = [each for each in run.trainer.callbacks if isinstance(each, RunAveraging)]
+    averaging = EMAWeightAveraging(update_every_n_steps=3)
+    run = fit(module(), tmp_path, 12, averaging)
+    matching = [each for each in run.trainer.callbacks if isinstance(each, RunAveraging)]
+    (adopted,) = matching
     # updates 0, 3, 6 and 9 of twelve, in training steps of two: each in another one
     assert adopted.asked is averaging
     assert int(adopted._average_model.n_averaged) == 4

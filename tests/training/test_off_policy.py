@@ -118,7 +118,8 @@ def test_without_a_data_module_it_trains_and_validates_nothing(tmp_path: Path) -
 
 
 def test_how_often_it_is_validated_changes_nothing(tmp_path: Path) -> None:
-    often, seldom = (fit(module(), tmp_path, 8, data_module=data(steps_per_epoch=n)).state_dict() for n in (1, 3))
+    often = fit(module(), tmp_path, 8, data_module=data(steps_per_epoch=1)).state_dict()
+    seldom = fit(module(), tmp_path, 8, data_module=data(steps_per_epoch=3)).state_dict()
     assert differences(often, seldom) == []
 
 
@@ -130,7 +131,9 @@ def test_an_environment_of_another_kind_is_refused_in_one_line() -> None:
 def test_same_seed_same_run(tmp_path: Path) -> None:
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         fit(module(prioritized=True), tmp_path / name, 6, EpisodeCheckpoint(), seed=seed)
-    first, second, other = (everything(last(tmp_path / name)) for name in "abc")
+    first = everything(last(tmp_path / "a"))
+    second = everything(last(tmp_path / "b"))
+    other = everything(last(tmp_path / "c"))
     assert differences(first, second) == []
     assert differences(first["state_dict"], other["state_dict"]) != []
 
@@ -245,7 +248,8 @@ def test_what_was_saved_on_cuda_resumes_on_a_cpu(tmp_path: Path, caplog: pytest.
     with caplog.at_level("INFO", "lightning.pytorch"):
         made = fit(module(), tmp_path / "rest", 8, EpisodeCheckpoint(), ckpt_path=saved)
     assert made.trainer.global_step == 8
-    (told,) = [record.message for record in caplog.records if "saved on" in record.message]
+    matching = [record.message for record in caplog.records if "saved on" in record.message]
+    (told,) = matching
     assert told.endswith(
         "was saved on cuda and goes on on cpu: what is drawn at random there begins anew, all else goes on"
     )

@@ -187,7 +187,9 @@ def test_rollouts_and_updates_read_nothing_back(tmp_path: Path, kind: str, monke
     made = module(
         kind, env={"backend": "eager"} if kind == "packing" else {}, optimizer=partial(torch.optim.Adam, foreach=True)
     )
-    play, sample, batches = made.play, made.sample_of, made.batches_of
+    play = made.play
+    sample = made.sample_of
+    batches = made.batches_of
     calls = []
 
     def playing(policy: Any, steps: int) -> TensorDictBase:

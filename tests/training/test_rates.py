@@ -81,8 +81,8 @@ def test_all_rates_to_come_are_half(name: str, resumed: bool) -> None:
         again_schedule.load_state_dict(schedule.state_dict())
         again.load_state_dict(optimizer.state_dict())
         optimizer, schedule = again, again_schedule
-    halves = [[0.5 * rate for rate in step] for step in rates(plain, plain_schedule, 12)]
-    torch.testing.assert_close(torch.tensor(rates(optimizer, schedule, 12)), torch.tensor(halves))
+    halves = 0.5 * torch.tensor(rates(plain, plain_schedule, 12))
+    torch.testing.assert_close(torch.tensor(rates(optimizer, schedule, 12)), halves)
 
 
 def test_a_schedule_of_ones_own_is_refused(tmp_path: Path) -> None:

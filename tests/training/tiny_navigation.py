@@ -62,9 +62,11 @@ def navigation(
     arguments: dict[str, Any] = {"batch_size": 16, "capacity": 400, "warmup_frames": 48}
     arguments |= {"rollout_steps": 2, "updates_per_step": 2}
     torch.manual_seed(7)
+    version = "v2" if name in DISCRETE else "v3"
+    options = {"n_steps": 3, "targets": SoftTargets(0.1), **(agent or {})}
     return OffPolicy(
-        marine_env("v2" if name in DISCRETE else "v3", **(env or {})),
-        partial(AGENTS[name], **{"n_steps": 3, "targets": SoftTargets(0.1), **(agent or {})}),
+        marine_env(version, **(env or {})),
+        partial(AGENTS[name], **options),
         partial(torch.optim.Adam, lr=1e-3),
         **with_replay(arguments | changes),
     )

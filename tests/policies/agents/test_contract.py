@@ -53,7 +53,9 @@ def updated(agent: Agent, batch: TensorDict, optimizer: torch.optim.Optimizer, n
 
 @each_agent
 def test_each_loss_reaches_its_own_weights_and_one_pass_over_the_sum_is_as_good(name: str) -> None:
-    agent, batch, alone = make(name), transitions(name, 32), {}
+    agent = make(name)
+    batch = transitions(name, 32)
+    alone = {}
     for trained in agent.parameter_groups:
         backward(agent, losses_of(agent, batch)[trained])
         for group, slopes in gradients(agent).items():
@@ -241,7 +243,8 @@ def target_weights(agent: Agent) -> list[Tensor]:
     """
     fixed = ("epsilon", "support", "low", "high")
     names = [name for name in agent.state_dict() if "target" in name and not name.endswith((*fixed, "size", "device"))]
-    return [value.clone() for name in names if isinstance(value := agent.state_dict()[name], Tensor)]
+    state = agent.state_dict()
+    return [state[name].clone() for name in names if isinstance(state[name], Tensor)]
 
 
 @each_agent
@@ -309,7 +312,9 @@ def test_a_game_of_one_step_is_learnt(name: str) -> None:
     agent = make(
         name, spec=spec_for(name, num_actions=4 if name in DISCRETE else None), targets=SoftTargets(0.05), **atoms
     )
-    updates, rate = (40, 1e-2) if name in DISCRETE else (90, 8e-3) if name == "SAC" else (200, 3e-3)
+    updates, rate = (40, 1e-2)
+    if name not in DISCRETE:
+        updates, rate = (90, 8e-3) if name == "SAC" else (200, 3e-3)
     optimizer = torch.optim.Adam(agent.parameters_to_train, lr=rate)
     for update, batch in enumerate(one_step_game(name, 32 * updates).split(32), 1):
         updated(agent, batch, optimizer, update)

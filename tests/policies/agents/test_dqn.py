@@ -121,7 +121,8 @@ def test_exploring_is_by_noise_alone_unless_told_otherwise() -> None:
     assert agent.exploration is None
     seen = transitions("Rainbow", 60).exclude("next", "action")
     with set_exploration_type(ExplorationType.RANDOM):
-        one, again = (PolicyWrapper(agent, flat=True)(seen.clone())["action"] for _ in range(2))
+        one = PolicyWrapper(agent, flat=True)(seen.clone())["action"]
+        again = PolicyWrapper(agent, flat=True)(seen.clone())["action"]
         agent.update_targets(1)
         other = PolicyWrapper(agent, flat=True)(seen.clone())["action"]
     assert torch.equal(one, again)

@@ -65,12 +65,14 @@ def test_without_a_mask_every_action_is_legal_when_acting(name: str, batch: tupl
 @each_agent
 def test_without_a_mask_every_action_is_bootstrapped(name: str) -> None:
     env, masked = Corridor(5), Corridor(5, masked=True)
-    agent, twin = (agent_for(name, each) for each in (env, masked))
+    agent = agent_for(name, env)
+    twin = agent_for(name, masked)
     torch.manual_seed(1)
     batch = masked.rollout(20, break_when_any_done=False).reshape(-1)
     assert agent.observations == ["observation"]
     torch.manual_seed(2)
-    loss = agent.loss(bare := batch.select("observation", "action", "next").exclude(("next", "action_mask")))["loss"]
+    bare = batch.select("observation", "action", "next").exclude(("next", "action_mask"))
+    loss = agent.loss(bare)["loss"]
     torch.manual_seed(2)
     assert loss == twin.loss(batch)["loss"]
     assert torch.equal(bare["td_error"], batch["td_error"])
@@ -213,7 +215,9 @@ def made(name: str, change: Callable[[Any], Any], argument: str) -> None:
     )
 
 
-EACH = [(name, argument) for name in AGENTS for argument in networks_for(name)]
+EACH: list[tuple[str, str]] = []
+for agent_name in AGENTS:
+    EACH += [(agent_name, argument) for argument in networks_for(agent_name)]
 
 
 @pytest.mark.parametrize(("name", "argument"), EACH)

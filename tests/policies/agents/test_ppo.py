@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -39,7 +40,8 @@ def rollout(agent: PPO, kind: str, n: int = 5, length: int = 9, seed: int = 1) -
 
     Some end inside, by themselves or cut off.
     """
-    steps, after = (states(n, length, num_actions=num_actions(kind), seed=seed + k) for k in (0, 1))
+    steps = states(n, length, num_actions=num_actions(kind), seed=seed)
+    after = states(n, length, num_actions=num_actions(kind), seed=seed + 1)
     torch.manual_seed(seed + 2)
     with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
         agent.policy(steps)
@@ -99,7 +101,7 @@ def test_losses_and_gradients_are_torchrls(kind: str) -> None:
     batch = minibatch(agent, kind).exclude("priority_weight")
     found = agent.losses(batch)
     sum(found.values()).backward()  # type: ignore[union-attr]
-    ours = [slope.clone() for group in gradients(agent).values() for slope in group if slope is not None]
+    ours = [slope.clone() for slope in chain.from_iterable(gradients(agent).values()) if slope is not None]
     agent.zero_grad()
     theirs_of = batch.clone()
     # Squashing changes both densities alike, so their ratio stays.
@@ -114,7 +116,8 @@ def test_losses_and_gradients_are_torchrls(kind: str) -> None:
     assert_near(found["critic"], theirs["loss_critic"])
     assert_near(agent.clip_fraction, theirs["clip_fraction"])
     (actor + theirs["loss_critic"]).backward()
-    for slope, expected in zip(ours, (g for group in gradients(agent).values() for g in group), strict=True):
+    theirs_by_weight = chain.from_iterable(gradients(agent).values())
+    for slope, expected in zip(ours, theirs_by_weight, strict=True):
         assert expected is not None
         assert_near(slope, expected)
 
@@ -210,7 +213,8 @@ def test_a_state_without_a_legal_action_is_an_end() -> None:
     stuck["next", "action_mask"][:, 4] = False
     ended = steps.clone()
     ended["next", "terminated"][:, 4] = True
-    found, expected = (agent.estimate(each)["value_target"] for each in (stuck, ended))
+    found = agent.estimate(stuck)["value_target"]
+    expected = agent.estimate(ended)["value_target"]
     assert torch.equal(found, expected)
     assert not torch.equal(found, agent.estimate(steps)["value_target"])
 

@@ -166,14 +166,17 @@ class Expanded(nn.Module):
 
 
 def distributional_loss(agent: Rainbow) -> DistributionalDQNLoss:
-    online, target = (
-        DistributionalQValueActor(
-            TensorDictModule(AtomsFirst(network), in_keys=KEYS, out_keys=["action_value"]),
-            in_keys=KEYS,
-            support=agent.online.support.clone(),
-            action_space="categorical",
-        )
-        for network in (agent.online.network, agent.target.network)
+    online = DistributionalQValueActor(
+        TensorDictModule(AtomsFirst(agent.online.network), in_keys=KEYS, out_keys=["action_value"]),
+        in_keys=KEYS,
+        support=agent.online.support.clone(),
+        action_space="categorical",
+    )
+    target = DistributionalQValueActor(
+        TensorDictModule(AtomsFirst(agent.target.network), in_keys=KEYS, out_keys=["action_value"]),
+        in_keys=KEYS,
+        support=agent.online.support.clone(),
+        action_space="categorical",
     )
     theirs = DistributionalDQNLoss(online, gamma=agent.gamma, delay_value=True)
     # TorchRL warns where there is no updater.

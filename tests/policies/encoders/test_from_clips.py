@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from typing import Any, ClassVar
 
 import pytest
@@ -129,7 +130,7 @@ def test_the_encoder_learns_from_the_first_loss_alone(name: str) -> None:
     groups = agent.parameter_groups
     weights = {id(weight) for weight in next(iter(groups.values()))}
     assert {id(weight) for weight in agent.encoder.parameters()} <= weights
-    every = [id(weight) for group in groups.values() for weight in group]
+    every = [id(weight) for weight in chain.from_iterable(groups.values())]
     assert len(every) == len(set(every))
 
 
@@ -162,7 +163,7 @@ def test_an_encoder_learns_to_keep_what_clips_show(name: str) -> None:
     }
     assert torch.equal(batch["td_error"], without["td_error"])
     assert list(losses) == list(agent.parameter_groups)
-    weights = [each for group in agent.parameter_groups.values() for each in group]
+    weights = list(chain.from_iterable(agent.parameter_groups.values()))
     assert len(weights) == len(set(weights)) == sum(each.requires_grad for each in agent.parameters())
     losses["reconstruction"].backward()
     assert {key.split(".")[0] for key, each in agent.named_parameters() if each.grad is not None} == {
@@ -228,7 +229,7 @@ def test_a_clip_is_shifted_as_a_whole_within_bounds() -> None:
         expected = grid[(place + down).clamp(0, size - 1)][:, (place + right).clamp(0, size - 1)]
         assert torch.equal(each, expected.long())
         seen.add((down, right))
-    moves = {move for pair in seen for move in pair}
+    moves = set(chain.from_iterable(seen))
     assert moves == set(range(-most, most + 1))
     assert len(seen) > 40
     assert random_shift(clips, 0) is clips

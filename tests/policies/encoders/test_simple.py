@@ -104,7 +104,8 @@ def pooled(network: nn.Module, clips: Tensor) -> Tensor:
     Pixels are normalised as its weights need them.
     """
     colours = R3D_18_Weights.KINETICS400_V1.transforms()
-    mean, std = (torch.tensor(each, dtype=torch.float64)[:, None, None, None] for each in (colours.mean, colours.std))
+    mean = torch.tensor(colours.mean, dtype=torch.float64)[:, None, None, None]
+    std = torch.tensor(colours.std, dtype=torch.float64)[:, None, None, None]
     x = (clips.double().transpose(1, 2) / 255 - mean) / std
     for stage in (network.stem, network.layer1, network.layer2, network.layer3, network.layer4, network.avgpool):
         x = stage(x)

@@ -130,7 +130,8 @@ def test_leapp_finds_what_it_asks_for(tmp_path: Path) -> None:
 def graph_of(values: np.ndarray) -> Any:
     """Looks entries up in a table, as a model in memory."""
     table = onnx.numpy_helper.from_array(values, "table")
-    at, out = (onnx.helper.make_tensor_value_info(name, kind, ["n"]) for name, kind in (("at", 7), ("out", 1)))
+    at = onnx.helper.make_tensor_value_info("at", 7, ["n"])
+    out = onnx.helper.make_tensor_value_info("out", 1, ["n"])
     gather = onnx.helper.make_node("Gather", ["table", "at"], ["out"])
     graph = onnx.helper.make_graph([gather], "lookup", [at], [out], [table])
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)

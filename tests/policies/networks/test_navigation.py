@@ -121,7 +121,8 @@ def test_every_number_that_is_seen_counts(version: str) -> None:
 
 @each_version
 def test_inputs_are_divided_by_their_usual_size_unless_told_otherwise(version: str) -> None:
-    scaled, raw = (encoder_of(space_of(version), normalised) for normalised in (True, False))
+    scaled = encoder_of(space_of(version), True)
+    raw = encoder_of(space_of(version), False)
     raw.load_state_dict(scaled.state_dict())
     seen = states(6, version=version)
     rest = [seen[key] for key in scaled.in_keys[1:]]

@@ -40,10 +40,8 @@ def candidates(env: PackingEnv, row: TensorDictBase) -> Iterator[Candidate]:
         if not legal[k, o, gx, gy]:
             continue
         top, bottom = reference.item_maps(env.catalogue, int(row["item_id"][k]), o)
-        x, y = (
-            min(g * env.grid_step, cells - size)
-            for g, cells, size in zip((gx, gy), env.bin.cells, top.shape, strict=True)
-        )
+        x = min(gx * env.grid_step, env.bin.cells[0] - top.shape[0])
+        y = min(gy * env.grid_step, env.bin.cells[1] - top.shape[1])
         z = float(row["z_map"][k, o, gx, gy])
         after = heightmap.copy()
         reference.place_item(after, top, bottom, x, y, np.float32(z))
@@ -90,7 +88,10 @@ def most_space(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
     """
     blocks = [-(-cells // 10) for cells in env.bin.cells]
     starts = [range(0, cells, block) for cells, block in zip(env.bin.cells, blocks, strict=True)]
-    coarse = [[c.after[x : x + blocks[0], y : y + blocks[1]].max() for y in starts[1]] for x in starts[0]]
+    coarse = []
+    for x in starts[0]:
+        rows = c.after[x : x + blocks[0]]
+        coarse.append([rows[:, y : y + blocks[1]].max() for y in starts[1]])
     space = accessible(levels(env, np.array(coarse)), round(env.bin.size[2] / env.bin.tolerance))
     return -space, c.z, c.x + c.y
 
@@ -114,10 +115,9 @@ def roomiest_space(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
     The number of sizes, and 10 if all fit, in levels, and then as `deepest`.
     """
     ceiling, cell = round(env.bin.size[2] / env.bin.tolerance), round(min(env.bin.cell) / env.bin.tolerance)
-    sizes = [
-        (*extent, int(levels(env, height)))
-        for extent, height in zip(env.catalogue.extent[:, 0].tolist(), env.catalogue.height[:, 0].tolist(), strict=True)
-    ]
+    extents = env.catalogue.extent[:, 0].tolist()
+    heights = env.catalogue.height[:, 0].tolist()
+    sizes = [(*extent, int(levels(env, height))) for extent, height in zip(extents, heights, strict=True)]
     found = []
     for base, p, q in spaces_of(env, c):
         number = sum(x <= p and y <= q and z <= ceiling - base for x, y, z in sizes)
@@ -133,11 +133,13 @@ def spaces_of(env: PackingEnv, c: Candidate) -> list[tuple[int, int, int]]:
     ceiling = round(env.bin.size[2] / env.bin.tolerance)
     found = maximal_spaces(levels(env, c.before), ceiling)
     high = c.top - c.z
-    return [
-        (base, x1 - x0, y1 - y0)
-        for x0, x1, y0, y1, base in found
-        if (x0, y0) == (c.x, c.y) and x1 - x0 >= c.size[0] and y1 - y0 >= c.size[1] and base + high <= ceiling
-    ]
+    spaces = []
+    for x0, x1, y0, y1, base in found:
+        begins_here = (x0, y0) == (c.x, c.y)
+        holds = x1 - x0 >= c.size[0] and y1 - y0 >= c.size[1]
+        if begins_here and holds and base + high <= ceiling:
+            spaces.append((base, x1 - x0, y1 - y0))
+    return spaces
 
 
 def maximal_spaces(heights: np.ndarray, ceiling: int) -> list[tuple[int, int, int, int, int]]:
@@ -155,7 +157,9 @@ def _maximal_spaces(raw: bytes, shape: tuple[int, int], ceiling: int) -> list[tu
     for x0, x1 in itertools.combinations(range(1, shape[0] + 2), 2):
         for y0, y1 in itertools.combinations(range(1, shape[1] + 2), 2):
             base = int(h[x0:x1, y0:y1].max())
-            walls = h[x0 - 1, y0:y1], h[x1, y0:y1], h[x0:x1, y0 - 1], h[x0:x1, y1]
+            across = [h[x0 - 1, y0:y1], h[x1, y0:y1]]
+            along = [h[x0:x1, y0 - 1], h[x0:x1, y1]]
+            walls = across + along
             if base < ceiling and all(wall.max() > base for wall in walls):
                 found.append((x0 - 1, x1 - 1, y0 - 1, y1 - 1, base))
     return found

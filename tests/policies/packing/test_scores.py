@@ -59,7 +59,8 @@ def test_advantages_of_legal_actions_sum_to_0() -> None:
 
 def test_a_fresh_network_prefers_nothing_and_scores_are_finite_where_nothing_is_legal() -> None:
     env = packing_env()
-    q = q_of(PlacementScores(AgentSpace.of(env), channels=4, blocks=1), state := states(env))
+    state = states(env)
+    q = q_of(PlacementScores(AgentSpace.of(env), channels=4, blocks=1), state)
     assert_near(q, q[:, :1].expand_as(q))
     state["legal_mask"] = torch.zeros_like(state["legal_mask"])
     assert q_of(scores_of(env), state).isfinite().all()

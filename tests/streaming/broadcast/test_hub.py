@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,9 @@ def test_a_tensor_without_pixels_is_refused_though_one_like_it_came_before() -> 
 
 
 async def test_a_wanted_frame_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    hub, woken, frame = Hub(), list[Stream](), scene()
+    hub = Hub()
+    woken = list[Stream]()
+    frame = scene()
     hub.attach(asyncio.get_running_loop())
     monkeypatch.setattr(hub.pending, "add", woken.append)
     stream = hub.declare("main")
@@ -234,7 +237,8 @@ async def test_whatever_is_asked_for_there_are_at_most_so_many_streams(hub: Hub)
         hub.subscribe(f"env{i}").close()
     assert len(hub.streams) == MAX_STREAMS
     assert list(hub.streams) == ["main", *(f"env{i}" for i in range(437, 500))], "those not watched the longest go"
-    assert {sample.labels["stream"] for family in hub.collect() for sample in family.samples} == {"main", "env*"}
+    samples = chain.from_iterable(family.samples for family in hub.collect())
+    assert {sample.labels["stream"] for sample in samples} == {"main", "env*"}
     watched = [hub.subscribe(f"env{i}") for i in range(600, 663)]
     with pytest.raises(UnknownStream, match="64 streams"):
         hub.subscribe("env3")

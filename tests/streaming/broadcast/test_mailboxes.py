@@ -54,7 +54,9 @@ def test_three_buffers_do_and_none_is_written_while_it_is_read() -> None:
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["offer", "take"]), max_size=40))
 def test_newest_gives_the_last_offer_and_counts_the_others(operations: list[str]) -> None:
-    slot, naive, dropped = NewestPicture(), [], 0
+    slot = NewestPicture()
+    naive = []
+    dropped = 0
     for seq, operation in enumerate(operations):
         if operation == "offer":
             dropped += len(naive)

@@ -202,7 +202,10 @@ def seqs(clip: list[EncodedPicture]) -> list[int]:
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0.01, 1.0), st.integers(1, 400), st.booleans()), max_size=60))
 def test_the_clip_is_what_lay_in_the_last_seconds_before_the_mark(events: list[tuple[float, int, bool]]) -> None:
-    ring, kept, clip, now = InstantReplay(seconds=2.0, max_bytes=1000), [], [], 0.0
+    ring = InstantReplay(seconds=2.0, max_bytes=1000)
+    kept = []
+    clip = []
+    now = 0.0
     for seq, (gap, size, is_mark) in enumerate(events):
         now += gap
         if is_mark:

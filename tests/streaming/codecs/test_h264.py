@@ -29,7 +29,9 @@ class Nvenc:
     """
 
     def __init__(self, context: Any, frames_until_it_fails: float) -> None:
-        self.name, self._context, self._left = "h264_nvenc", context, frames_until_it_fails
+        self.name = "h264_nvenc"
+        self._context = context
+        self._left = frames_until_it_fails
 
     def encode(self, frame: Any) -> list[Any]:
         self._left -= 1

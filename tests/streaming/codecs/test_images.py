@@ -88,7 +88,10 @@ class LyingTensor(torch.Tensor):
 class Pretender:
     """No array at all."""
 
-    shape, dtype, is_cuda, ndim = (4, 5, 3), np.dtype(np.uint8), False, 3
+    shape = (4, 5, 3)
+    dtype = np.dtype(np.uint8)
+    is_cuda = False
+    ndim = 3
 
 
 NO_FORMAT = {

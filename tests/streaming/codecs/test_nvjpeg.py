@@ -90,7 +90,9 @@ def test_planar_by_hand() -> None:
 
 
 def test_one_thread_encodes_for_all() -> None:
-    idents, inside, most = set(), [0], [0]
+    idents = set()
+    inside = [0]
+    most = [0]
 
     def backend(planes: list[Tensor], quality: int) -> list[Tensor]:
         idents.add(threading.get_ident())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ def test_flags_on_a_cpu(pipe: GpuFramePipeline) -> None:
     assert all(problem and "\n" not in problem for problem in pipe.problems.values())
 
 
-@pytest.mark.parametrize("works", [(a, b, c) for a in (0, 1) for b in (0, 1) for c in (0, 1)])
+@pytest.mark.parametrize("works", list(product((0, 1), repeat=3)))
 def test_flags_are_independent(works: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
     def nvjpeg(_: object) -> Marked:
         if not works[1]:

@@ -90,5 +90,6 @@ def main(domain: int, messages: Connection) -> None:
     dds = CycloneDds(domain)
     while True:
         name, *arguments = messages.recv()
-        if (said := globals()[name](dds, *arguments)) is not None:
+        said = globals()[name](dds, *arguments)
+        if said is not None:
             messages.send(said)

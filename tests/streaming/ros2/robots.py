@@ -18,7 +18,9 @@ from torchrl_gpu.streaming.ros2.messages import FLOATS, IMAGE, JOINTS, Messages
 from torchrl_gpu.streaming.ros2.transport import Callback
 
 MESSAGES = Messages()
-ACTION, CAMERA, VECTOR = "/policy/action", "/camera/image_raw", "/robot/observation"
+ACTION = "/policy/action"
+CAMERA = "/camera/image_raw"
+VECTOR = "/robot/observation"
 VECTORS = {"observation": ((3,), "float32")}
 IMAGES = {"frame": ((3, 4, 6), "uint8")}
 CLIPS = {"clip": ((4, 3, 4, 6), "uint8")}
@@ -72,7 +74,9 @@ class Told:
         bounds: dict[str, Any] = {"low": (-1.0, -1.0), "high": (1.0, 1.0)}
         bounds = {"num_actions": num_actions} if num_actions else bounds
         self.space = AgentSpace("test", (), observations, **bounds)
-        self.in_keys, self.written, self._decide = list(observations), written, decide
+        self.in_keys = list(observations)
+        self.written = written
+        self._decide = decide
         self.seen: list[dict[str, Tensor]] = []
         self.calls = 0
 

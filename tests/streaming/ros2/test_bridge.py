@@ -63,7 +63,9 @@ def threads() -> set[str]:
 
 
 def test_from_a_vector_to_an_action() -> None:
-    robot, policy, stamps = Robot(), Told(lambda seen: seen["observation"][:2] * 2, confidence=0.5), []
+    robot = Robot()
+    policy = Told(lambda seen: seen["observation"][:2] * 2, confidence=0.5)
+    stamps = []
     robot.transport.subscribe(
         ACTION, JOINTS, lambda data: stamps.append(MESSAGES.store.deserialize_cdr(data, JOINTS).header.stamp)
     )
@@ -325,7 +327,9 @@ def test_a_bad_message_is_answered_by_the_safe_action(topic: str, type_name: str
 
 
 def test_policies_are_swapped_without_a_gap() -> None:
-    robot, first, second = Robot(), Told(lambda _: (0.1, 0.1)), Told(lambda _: (0.9, 0.9))
+    robot = Robot()
+    first = Told(lambda _: (0.1, 0.1))
+    second = Told(lambda _: (0.9, 0.9))
     with bridge(first, robot) as made:
         robot.feel(0, 0, 0)
         assert robot.wait(decided)["action_0"] == pytest.approx(0.1)
@@ -607,7 +611,9 @@ class Counts:
 
 
 def test_requests_to_pallets_are_answered_in_their_order() -> None:
-    transport, pallets, answers = InProcess(), Counts(), list[str]()
+    transport = InProcess()
+    pallets = Counts()
+    answers = list[str]()
     transport.subscribe("/cell/answer", TEXT, lambda data: answers.append(MESSAGES.text(data)))
     with RosBridge(pallets=pallets, pallet_topic="/cell", transport=transport) as made:
         for number in range(6):

@@ -56,7 +56,9 @@ def rclpy(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], MagicMock]:
     """
 
     def put(honest: bool) -> MagicMock:
-        fake, utilities, ended = MagicMock(), MagicMock(), threading.Event()
+        fake = MagicMock()
+        utilities = MagicMock()
+        ended = threading.Event()
         executor, node = fake.executors.SingleThreadedExecutor.return_value, fake.create_node.return_value
         executor.spin.side_effect, executor.shutdown.side_effect = ended.wait, ended.set
         node.create_subscription.side_effect = lambda kind, topic, callback, qos, raw: callback(b"came")
@@ -122,7 +124,9 @@ def routed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_zenoh_carries_bytes_between_sessions(routed: str) -> None:
     from torchrl_gpu.streaming.ros2.zenoh import Zenoh
 
-    camera, bridge, came = Zenoh(3), open_transport("zenoh", 3), []
+    camera = Zenoh(3)
+    bridge = open_transport("zenoh", 3)
+    came = []
     try:
         bridge.subscribe("/camera", COMPRESSED, came.append)
         data = MESSAGES.jpeg(bytes(200_000), 5)

@@ -11,6 +11,7 @@ import socket
 import sys
 from collections.abc import Callable, Coroutine
 from http.cookies import SimpleCookie
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -222,7 +223,7 @@ async def test_servers_behind_one_host_have_sessions_of_their_own(stream_server:
     """
     jar: dict[str, str] = {}
     with server(token="4711") as other:
-        places = [(each, host) for each in (stream_server, other) for host in ("localhost:9090", "localhost")]
+        places = list(product((stream_server, other), ("localhost:9090", "localhost")))
         for each, host in places:
             _, headers, _ = await get(each, "?token=4711", Host=host)
             assert "path" not in headers["Set-Cookie"].lower(), "it would hold for what else a proxy has at this host"
@@ -704,7 +705,8 @@ async def test_metadata_beyond_a_field_of_http_is_left_out_with_a_word(stream_se
     assert len(headers["X-Frame"]) <= 3_600
     async with session() as client, client.get(address(stream_server, "stream.mjpg?compat=1")) as answer:
         fields = (await answer.content.readuntil(b"\r\n\r\n")).split(b"\r\n")
-    (field,) = [line for line in fields if b"X-Frame" in line]
+    matching = [line for line in fields if b"X-Frame" in line]
+    (field,) = matching
     assert json.loads(field.partition(b":")[2])["left_out"] == 60
     async with watching(stream_server) as guest:
         header, _ = await guest.picture()

@@ -55,7 +55,9 @@ def test_no_cookie_can_be_computed_from_a_token() -> None:
 def test_sessions_end_without_use_and_are_bounded_role_by_role() -> None:
     now = [0.0]
     sessions = Sessions(size=2, lifetime=10.0, clock=lambda: now[0])
-    control, first, second = sessions.open("control"), sessions.open("view"), sessions.open("view")
+    control = sessions.open("control")
+    first = sessions.open("view")
+    second = sessions.open("view")
     assert sessions.role(first) == "view"
     third = sessions.open("view")
     assert sessions.role(second) is None, "the one that was used longest ago"

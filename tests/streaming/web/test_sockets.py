@@ -506,7 +506,9 @@ def watch(paint: float, way: float, *, duration: float = 20.0, window: AckWindow
     """
     window = window or AckWindow(1 / FPS)
     events: list[tuple[float, str, int]] = [(i / FPS, "frame", i) for i in range(int(duration * FPS))]
-    newest, sent, free_at = -1, -1, 0.0
+    newest = -1
+    sent = -1
+    free_at = 0.0
     captured, painted = {}, []
     while events:
         now, kind, number = heapq.heappop(events)

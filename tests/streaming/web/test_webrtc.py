@@ -103,7 +103,9 @@ def receiver() -> RTCPeerConnection:
 
 
 async def test_the_answer_is_h264_whatever_the_viewer_prefers() -> None:
-    viewer, seat, server = receiver(), Seat(), state()
+    viewer = receiver()
+    seat = Seat()
+    server = state()
     answer = await webrtc.answer(server, await offer_of(viewer, "video/VP8", "video/H264"), seat)
     assert answer["type"] == "answer"
     assert "H264/90000" in answer["sdp"]
@@ -116,7 +118,9 @@ async def test_the_answer_is_h264_whatever_the_viewer_prefers() -> None:
 
 
 async def test_an_offer_without_h264_leaves_nothing_behind() -> None:
-    viewer, seat, server = receiver(), Seat(), state()
+    viewer = receiver()
+    seat = Seat()
+    server = state()
     with pytest.raises(ValueError, match=r"sdp .*H\.264"):
         await webrtc.answer(server, await offer_of(viewer, "video/VP8"), seat)
     assert (seat.given_back, server.closers, server.hub.streams["main"].subscriptions) == (1, set(), ())
@@ -148,7 +152,9 @@ async def test_a_stream_that_is_none_is_refused(stream: Any, says: str) -> None:
 
 async def test_a_viewer_that_never_connects_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webrtc, "_CONNECT_TIMEOUT", 0.1)
-    viewer, seat, server = receiver(), Seat(), state()
+    viewer = receiver()
+    seat = Seat()
+    server = state()
     offer = await offer_of(viewer, "video/H264")
     await viewer.close()
     await webrtc.answer(server, offer, seat)

@@ -78,7 +78,9 @@ def play_both(env: BatchedEnv, twin: BatchedEnv, turns: int, exact: bool = True,
     """
     policies = [Drawing(each) for each in (env, twin)]
     keys = kept_of(env)
-    steps, ours, theirs = CompiledSteps(env, policies[0], *keys), env.reset(), twin.reset()
+    steps = CompiledSteps(env, policies[0], *keys)
+    ours = env.reset()
+    theirs = twin.reset()
     same = _equal if exact else _near
     with set_exploration_type(ExplorationType.RANDOM), torch.no_grad():
         for turn in range(turns):
@@ -120,7 +122,8 @@ SLOW = [pytest.param(name, marks=pytest.mark.soak) for name in ("packing/three v
 @pytest.mark.parametrize("name", ["marine/v3", "dishes/state", *SLOW])
 def test_steps_are_those_of_the_plain_loop(name: str, recorded: list[Any], caplog: pytest.LogCaptureFixture) -> None:
     changes = {"backend": "eager"} if name.startswith("packing") else {}
-    env, twin = (made(name, 4, **changes) for _ in range(2))
+    env = made(name, 4, **changes)
+    twin = made(name, 4, **changes)
     play_both(env, twin, 4)
     assert warned not in caplog.text
     assert len(recorded) == 1
@@ -128,7 +131,8 @@ def test_steps_are_those_of_the_plain_loop(name: str, recorded: list[Any], caplo
 
 @pytest.mark.usefixtures("recorded")
 def test_what_others_do_to_the_environment_counts() -> None:
-    env, twin = (made("dishes/state", 4) for _ in range(2))
+    env = made("dishes/state", 4)
+    twin = made("dishes/state", 4)
 
     def reseed() -> list[TensorDictBase]:
         for each in (env, twin):
@@ -164,7 +168,8 @@ def test_what_differs_or_fails_is_left_with_a_line(
 ) -> None:
     monkeypatch.setattr(torch, "compile", lambda module, **options: lambda *given: change(module(*given)))
     play_both(*(made("dishes/state", 4) for _ in range(2)), 3)
-    (line,) = [record.getMessage() for record in caplog.records if warned in record.getMessage()]
+    matching = [record.getMessage() for record in caplog.records if warned in record.getMessage()]
+    (line,) = matching
     assert line.startswith(f"CompiledSteps: {said}")
 
 

@@ -130,7 +130,9 @@ def assert_same_env(ours: PackingEnv, theirs: PackingEnv) -> None:
 def test_greedy_replays_are_the_plain_loop(env_of: Callable[..., PackingEnv], capture: Any) -> None:
     env, twin = env_of(), env_of()
     play, policy = graphed(env, DeepestBottomLeft(env), capture), DeepestBottomLeft(twin)
-    ours, theirs, ends = env.reset(), twin.reset(), 0
+    ours = env.reset()
+    theirs = twin.reset()
+    ends = 0
     for _ in range(7):
         (played, ours), (wanted, theirs) = play(ours), plain(twin, policy, theirs)
         assert played.batch_size == (env.num_envs, STEPS)
@@ -338,9 +340,9 @@ def test_an_environment_that_reads_the_host_is_refused() -> None:
 def test_a_rollout_plays_through_it(capture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollout, "GraphedRollout", partial(GraphedRollout, capture=capture))
     envs = tiny_env(), tiny_env()
-    ours, theirs = (
-        Rollout(env, env.stored_keys, 3, 0.9, cuda_graphs=on) for env, on in zip(envs, (True, False), strict=True)
-    )
+    first, second = envs
+    ours = Rollout(first, first.stored_keys, 3, 0.9, cuda_graphs=True)
+    theirs = Rollout(second, second.stored_keys, 3, 0.9, cuda_graphs=False)
     policies = [DeepestBottomLeft(env) for env in envs]
     for _ in range(3):
         for mine, wanted in zip(ours.collect(policies[0], STEPS), theirs.collect(policies[1], STEPS), strict=True):

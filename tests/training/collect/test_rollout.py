@@ -264,14 +264,17 @@ def test_a_state_that_no_run_could_have_written(kind: str) -> None:
 
 
 def test_steps_of_robots_are_those_of_the_environment() -> None:
-    env, played, after = robots_env(), [], []
+    env = robots_env()
+    played = []
+    after = []
     policy, seen = under_way(env), env.reset()
     for _ in range(60):
         stepped = env.step(policy(seen))
         played.append(stepped["robots"].clone())
         after.append(stepped["next", "robots"].clone())
         seen = env.maybe_reset(env.step_mdp(stepped))
-    steps, ends = (torch.stack(each, 2).flatten(0, 1) for each in (played, after))  # (N·R, T)
+    steps = torch.stack(played, 2).flatten(0, 1)  # (N·R, T)
+    ends = torch.stack(after, 2).flatten(0, 1)  # (N·R, T)
     made, policy = robots_rollout(n_steps=1)
     transitions = made.collect(policy, 60)[0].unflatten(0, (3 * ROBOTS, 60))
     active = steps["active"].squeeze(-1)
@@ -281,7 +284,8 @@ def test_steps_of_robots_are_those_of_the_environment() -> None:
         assert torch.equal(transitions[name][active], steps[name][active])
     for name in ("observation", "reward", "done", "terminated"):
         assert torch.equal(transitions["next", name][active], ends[name][active])
-    done, terminated = (ends[name].squeeze(-1)[active] for name in ("done", "terminated"))
+    done = ends["done"].squeeze(-1)[active]
+    terminated = ends["terminated"].squeeze(-1)[active]
     assert min(int((done & terminated).sum()), int((done & ~terminated).sum()), int((~active).sum())) > 5
 
 
@@ -330,7 +334,8 @@ def solid_rollouts(n_steps: int, seed: int = 0) -> tuple[Rollout, Rollout, Heigh
 
     Their environments go the same way, by a policy that draws nothing.
     """
-    plain, packs = (solids_env(seed=seed) for _ in range(2))
+    plain = solids_env(seed=seed)
+    packs = solids_env(seed=seed)
     store, arguments = HeightmapCodec(packs), (["box_heightmap", "item_id"], n_steps, 1.0)
     assert store.dtype == torch.uint8
     return Rollout(plain, *arguments), Rollout(packs, *arguments, store=store), store, DeepestBottomLeft(plain)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from lightning.pytorch import LightningModule, Trainer
 from tests.evaluation.counting_env import CountingEnv
 from tests.training.crossing_worlds import always, marine_env
 from tests.training.tiny import data, packing_env, trainer
-from torchrl_gpu.envs import MarineNavEnv
+from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.packing.items import CutBoxes, OrderBoxes
 from torchrl_gpu.evaluation.episodes import EpisodeSuite
 from torchrl_gpu.evaluation.marine.published import V2_TEST, V3_TEST, published_for
@@ -48,7 +49,7 @@ def test_every_stage_has_its_episodes() -> None:
     module = connected(CountingEnv(4, seed=1), data)
     assert len(data.train_dataloader()) == 11
     loaders = data.val_dataloader(), data.test_dataloader(), data.predict_dataloader()
-    suites = [suite for loader in loaders for suite in loader]
+    suites = list(chain.from_iterable(loaders))
     assert [suite.num_episodes for suite in suites] == [3, 7, 7]
     assert [(suite.batch_size, suite.env.seed) for suite in suites] == [(2, 5 + 2**29), (2, 5), (2, 5)]
     assert data.suite("test", 4).num_episodes == suite_of(module, "test", 4).num_episodes == 4
@@ -81,12 +82,8 @@ def test_no_sequence_of_a_pool_is_both_of_validation_and_of_test_or_training(ord
     env = packing_env(2, items=CutBoxes(1, 3, order, pool=5, seed=1_000_003), seed=9)
     module = connected(env, Episodes(num_episodes=3, num_val_episodes=3))
     suites = [suite_of(module, stage) for stage in ("validate", "test")]
-    pools = [each.item_sequences.sequences.tolist() for each in (env, *(suite.env for suite in suites))]
-    catalogues = [each.catalogue.extent[:, 0].tolist() for each in (env, *(suite.env for suite in suites))]
-    told = [
-        {tuple(tuple(sizes[row]) for row in sequence if row >= 0) for sequence in pool}
-        for pool, sizes in zip(pools, catalogues, strict=True)
-    ]
+    envs = [env] + [suite.env for suite in suites]
+    told = [orders_of(each) for each in envs]
     assert not told[0] & told[1]
     assert not told[0] & told[2]
     assert not told[1] & told[2]
@@ -140,7 +137,7 @@ def test_every_epoch_has_all_of_its_steps(stop: int | None, tmp_path: Path) -> N
     trainer = Trainer(max_epochs=3, enable_checkpointing=False, **quiet)
     trainer.fit(module, StepLoader(2), single_batch("suite"), ckpt_path=path)
     steps = [(epoch, batch) for epoch, batch in seen + module.seen if batch != "suite"]
-    assert steps == [(epoch, batch) for epoch in range(3) for batch in (1, 2)]
+    assert steps == list(product(range(3), (1, 2)))
     if stop is None:
         assert [epoch for epoch, batch in module.seen if batch == "suite"] == [0, 1, 2]
 
@@ -175,7 +172,8 @@ def test_what_the_papers_evaluate_with(version: str, test: Any) -> None:
     worlds = attached(NavigationWorlds(), trained(version))
     loaders = worlds.test_dataloader(), worlds.val_dataloader(), worlds.predict_dataloader()
     suites = [only(loader) for loader in loaders]
-    tested, validated, predicted = (suite.env for suite in suites)
+    envs = [suite.env for suite in suites]
+    tested, validated, predicted = envs
     assert published_for(tested) is test
     number = {"v2": 500, "v3": 600}[version]
     assert [suite.num_episodes for suite in suites] == [number, 60, number]
@@ -255,6 +253,21 @@ def test_bins_are_like_those_of_training() -> None:
     assert (env.orientations, env.stability, env.visible_items, env.bin_size) == ("axis", "support", 2, (5.0, 5.0, 5.0))
 
 
+def orders_of(env: PackingEnv) -> set[tuple[tuple[int, ...], ...]]:
+    """Return the sequences of an environment as sizes of their boxes, cells."""
+    pool: Any = env.item_sequences
+    sizes = [tuple(each) for each in env.catalogue.extent[:, 0].tolist()]
+    orders = set()
+    for sequence in pool.sequences.tolist():
+        orders.add(tuple(sizes[row] for row in sequence if row >= 0))
+    return orders
+
+
+def sizes_of(env: PackingEnv, row: list[int]) -> list[list[float]]:
+    """Return the sides of the items of a sequence, metres."""
+    return [env.item_sizes[item, 0, :3].tolist() for item in row if item >= 0]
+
+
 def items_of(env: Any, number: int) -> list[list[int]]:
     key = env.item_sequences.begin(env.seed, torch.arange(number), torch.zeros(number, dtype=torch.int64))
     return env.item_sequences.items(key, torch.arange(env.item_sequences.length).expand(number, -1)).tolist()
@@ -283,9 +296,8 @@ def test_every_sequence_of_a_file_once(tmp_path: Path) -> None:
         suite = only(loader())
         env = suite.env
         assert suite.num_episodes == 3
-        rows = [[item for item in row if item >= 0] for row in items_of(env, 3)]
-        assert [len(row) for row in rows] == [2, 1, 3]
-        sizes = [[(env.item_sizes[item, 0, :3]).tolist() for item in row] for row in rows]
+        sizes = [sizes_of(env, row) for row in items_of(env, 3)]
+        assert [len(row) for row in sizes] == [2, 1, 3]
         assert sizes == orders
 
 

@@ -40,9 +40,14 @@ class NaiveReplay:
     """The definition: a list as a ring, sums over all of it, one item at a time."""
 
     def __init__(self, capacity: int, alpha: float, beta: float, eps: float = 1e-3) -> None:
-        self.capacity, self.alpha, self.beta, self.eps = capacity, alpha, beta, eps
+        self.capacity = capacity
+        self.alpha = alpha
+        self.beta = beta
+        self.eps = eps
         self.priority = [0.0] * capacity
-        self.cursor, self.size, self.largest = 0, 0, 1.0
+        self.cursor = 0
+        self.size = 0
+        self.largest = 1.0
 
     def extend(self, number: int) -> list[int]:
         places = []
@@ -60,7 +65,9 @@ class NaiveReplay:
 
     def empty(self) -> None:
         self.priority = [0.0] * self.capacity
-        self.cursor, self.size, self.largest = 0, 0, 1.0
+        self.cursor = 0
+        self.size = 0
+        self.largest = 1.0
 
     def update(self, index: list[int], error: list[float]) -> None:
         for i, e in zip(index, error, strict=True):
@@ -70,7 +77,9 @@ class NaiveReplay:
     def sample(self, share: list[float]) -> tuple[list[int], list[float]]:
         total, index = sum(self.priority), []
         for i, u in enumerate(share):
-            spot, below, chosen = (i + u) / len(share) * total, 0.0, 0
+            spot = (i + u) / len(share) * total
+            below = 0.0
+            chosen = 0
             while below + self.priority[chosen] <= spot and chosen < self.size - 1:
                 below += self.priority[chosen]
                 chosen += 1

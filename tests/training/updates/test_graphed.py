@@ -278,7 +278,7 @@ def test_changes_between_updates_count(change: Callable[[Pair, int], None], grap
 def test_batches_of_another_size_or_with_fewer_keys_count() -> None:
     made = Counting()
     pair, rows = Pair("DQN", made), batches("DQN", 9)
-    halves = [half for batch in rows[3:5] for half in batch.split(8)]
+    halves = [*rows[3].split(8), *rows[4].split(8)]
     fewer = [batch.exclude("priority_weight") for batch in rows[7:]]
     for batch in [*rows[:3], *halves, *rows[5:7], *fewer]:
         pair.update(batch)

@@ -70,7 +70,9 @@ class NaivePacker:
     """
 
     def __init__(self, env: PackingEnv, packer: HierarchicalPacker) -> None:
-        self.env, self.packer, self.networks = env, packer, packer.networks
+        self.env = env
+        self.packer = packer
+        self.networks = packer.networks
 
     def slot(self, row: TensorDictBase, grown: Grown) -> int:
         """Return the item of the best score among those that fit.
@@ -104,10 +106,13 @@ class NaivePacker:
         return {action: float(scores[action - slot * per_item]) for action in near}
 
     def worker_scores(self, row: TensorDictBase, slot: int) -> Tensor:
-        heightmap, planes, made = row["box_heightmap"][None], self.packer.planes, []
+        heightmap = row["box_heightmap"][None]
+        planes = self.packer.planes
+        made = []
         for orientation in range(self.env.num_orientations):
             variant = row["item_id"][slot, None, None] * self.env.num_orientations + orientation
-            z_map, legal = (row[key][None, slot, orientation, None] for key in ("z_map", "legal_mask"))
+            z_map = row["z_map"][None, slot, orientation, None]
+            legal = row["legal_mask"][None, slot, orientation, None]
             growth = planes.growth(heightmap, variant, z_map)
             made.append(self.networks.score_places(planes(heightmap, variant, z_map, legal, growth), growth))
         return torch.cat(made).flatten()
@@ -172,12 +177,15 @@ def test_the_best_advantage_is_chosen_by_one_and_told_by_the_other() -> None:
 @torch.no_grad()
 def test_scores_are_the_rules_and_what_the_networks_add() -> None:
     networks, generator = trained(), torch.Generator().manual_seed(3)
-    planes, growth = (torch.rand(shape, generator=generator) for shape in ((2, 3, 18, 5, 6), (2, 3, 5, 6)))
+    planes = torch.rand((2, 3, 18, 5, 6), generator=generator)
+    growth = torch.rand((2, 3, 5, 6), generator=generator)
     added = [networks.worker(image[None]) + networks.linear(image[None])[:, 0] for image in planes.flatten(0, 1)]
     scores = networks.score_places(planes, growth)
     # Scores are in points of J.
     assert_near(scores, torch.cat(added).view(2, 3, 5, 6) / 100 - networks.slope * growth)
-    views, box, waste = (torch.rand(shape, generator=generator) for shape in ((2, 3, 7, 8, 8), (2, 3), (2, 3)))
+    views = torch.rand((2, 3, 7, 8, 8), generator=generator)
+    box = torch.rand((2, 3), generator=generator)
+    waste = torch.rand((2, 3), generator=generator)
     added = [networks.manager(image[None]) for image in views.flatten(0, 1)]
     rule = networks.box_slope * box - networks.waste_slope * waste
     assert_near(networks.score_items(views, box, waste), torch.cat(added).view(2, 3) / 100 + rule)
@@ -236,7 +244,8 @@ def test_what_it_writes_is_one_decision_and_nothing_is_read_back(kind: str, item
         for state in states(env):
             with NoHostReads():
                 chosen = policy(state.clone())
-            action, slot, variant, place = (chosen[key] for key in DECISION)
+            decided = [chosen[key] for key in DECISION]
+            action, slot, variant, place = decided
             assert all(chosen[key].dtype == torch.int64 for key in DECISION)
             k, o, gx, gy = torch.unravel_index(action, env.action_shape)
             assert torch.equal(slot, k)
@@ -328,7 +337,8 @@ def test_where_nothing_is_legal_the_action_is_illegal_too(items: str, exploring:
 def test_any_batch_shape() -> None:
     env, policy = solids_env(), packer(solids_env())
     state = torch.stack([random_states(env, steps) for steps in (1, 2, 3)])  # (3, 4)
-    wanted = {key: torch.stack([policy(row.clone())[key] for row in state]) for key in DECISION}
+    alone = [policy(row.clone()) for row in state]
+    wanted = {key: torch.stack([chosen[key] for chosen in alone]) for key in DECISION}
     together, alone = policy(state.clone()), policy(state[2, 1].clone())
     for key in DECISION:
         assert torch.equal(together[key], wanted[key])

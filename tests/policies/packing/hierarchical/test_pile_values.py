@@ -32,12 +32,11 @@ def numbers_of(pile: np.ndarray, growth: float, base: float) -> list[float]:
     rest, pits = [], []
     for share in WINDOWS:
         side = 2 * round((share * max(pile.shape) - 1) / 2) + 1
-        u, v = (min(side, cells) for cells in pile.shape)
-        cubes = {
-            (x, y): pile[x : x + u, y : y + v].max()
-            for x in range(pile.shape[0] - u + 1)
-            for y in range(pile.shape[1] - v + 1)
-        }
+        u = min(side, pile.shape[0])
+        v = min(side, pile.shape[1])
+        cubes = {}
+        for x, y in np.ndindex(pile.shape[0] - u + 1, pile.shape[1] - v + 1):
+            cubes[x, y] = pile[x : x + u, y : y + v].max()
         reached = np.full(pile.shape, np.inf)
         for (x, y), height in cubes.items():
             here = reached[x : x + u, y : y + v]
@@ -88,7 +87,8 @@ def naive_action(env: PackingEnv, packer: PileValuePacker, row: TensorDictBase) 
         turns = best.setdefault(slot, {})
         if turn not in turns or growth[action] < growth[turns[turn]]:
             turns[turn] = action
-    box, volume = (each[row["item_id"]] for each in (packer.box, packer.volume))
+    box = packer.box[row["item_id"]]
+    volume = packer.volume[row["item_id"]]
     shortlist = sorted(best, key=lambda slot: (-float(box[slot]), slot))[: packer.num_items]
 
     def score(slot: int) -> float:
@@ -102,9 +102,9 @@ def naive_action(env: PackingEnv, packer: PileValuePacker, row: TensorDictBase) 
     for action in looked_at[: packer.num_placements]:
         after = made[action].after.astype(np.float64) / env.bin.size[2]
         gx, gy = env.grid
-        pooled = np.array(
-            [[after[x * step : (x + 1) * step, y * step : (y + 1) * step].max() for y in range(gy)] for x in range(gx)]
-        )
+        pooled = np.zeros((gx, gy), after.dtype)
+        for x, y in np.ndindex(gx, gy):
+            pooled[x, y] = after[x * step : (x + 1) * step, y * step : (y + 1) * step].max()
         base = float(row["z_map"].flatten()[action]) / env.bin.size[2]
         found[action] = float(np.dot(numbers_of(pooled, float(growth[action]), base), packer.values.weight.numpy()))
     return found, looked_at[0]

@@ -41,7 +41,9 @@ PILE[0, 1, 0] = PILE[0, 2, 2] = 1.0
 def planes_by_hand(variant: int = 0) -> tuple[Tensor, Tensor]:
     """Growth (Gx, Gy) and planes (C, Gx, Gy)."""
     planes, number = PlacementPlanes(by_hand_env()), torch.tensor([[variant]])
-    z_map, legal = (m[:, :, 0] for m in planes.kernels.drop_map(PILE, number, planes.catalogue, planes.bin))
+    z_map, legal = planes.kernels.drop_map(PILE, number, planes.catalogue, planes.bin)
+    z_map = z_map[:, :, 0]
+    legal = legal[:, :, 0]
     growth = planes.growth(PILE, number, z_map)
     return growth[0, 0], planes(PILE, number, z_map, legal, growth)[0, 0]
 

@@ -29,7 +29,9 @@ KEPT = ["box_heightmap"], ["action"], ["reward", "done", "terminated", "utilizat
 CUT = CutBoxes(2, 5, order="stack", pool=None)
 LAYERS = CutBoxes(1, 3, order="layers", pool=None)
 POOL = CutBoxes(2, 5, pool=7)
-SMALL, MIXED, LARGE = RandomBoxes(1, 3), RandomBoxes(2, 4), RandomBoxes(2, 9)
+SMALL = RandomBoxes(1, 3)
+MIXED = RandomBoxes(2, 4)
+LARGE = RandomBoxes(2, 9)
 LITTLE = {"bin_size": (4.0, 4.0, 4.0), "resolution": 4}
 WIDE = {"bin_size": (12.0, 8.0, 10.0), "resolution": (24, 16), "grid_step": 3}
 
@@ -131,7 +133,8 @@ def test_the_number_of_threads_changes_nothing() -> None:
 
 
 def test_a_rollout_goes_on_from_a_loaded_state() -> None:
-    env, other = (environment(**SETTINGS["visible items"]) for _ in range(2))
+    env = environment(**SETTINGS["visible items"])
+    other = environment(**SETTINGS["visible items"])
     policy = policy_of(env)
     _, current = by_steps(env, policy, env.reset(), 7)
     other.load_state_dict(env.state_dict())

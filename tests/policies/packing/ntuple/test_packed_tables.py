@@ -54,7 +54,9 @@ def test_the_same_bits_come_back() -> None:
 
 
 def test_tables_that_have_not_learned_and_others_that_were_not_packed() -> None:
-    fresh, module, plain = learned(steps=0), learned(), nn.Linear(2, 2)
+    fresh = learned(steps=0)
+    module = learned()
+    plain = nn.Linear(2, 2)
     packed = pack_tables(fresh, fresh.state_dict())
     assert len(packed["tables.learned"]) == 0
     whole = unpacked_state("file", fresh, packed)

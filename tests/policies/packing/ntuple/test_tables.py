@@ -153,9 +153,12 @@ def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(
     policy = ExpectedPlacement(env, tables, candidates=5, next_items=network, sequences=300, knows=knows)
     wanted = torch.full((4, 27), 1 / 27)
     if knows == "the boxes but not their order":
-        left = [[i for i in row if i >= 0] for row in shown["future_items"].tolist()]
-        assert min(map(len, left)) > 1
-        wanted = torch.tensor([[row.count(i) / len(row) for i in range(27)] for row in left])
+        rows = []
+        for row in shown["future_items"].tolist():
+            left = [i for i in row if i >= 0]
+            assert len(left) > 1
+            rows.append([left.count(i) / len(left) for i in range(27)])
+        wanted = torch.tensor(rows)
     elif network is not None:
         # Some items are likely.
         torch.nn.init.normal_(network.layers[-1].weight)
@@ -203,7 +206,8 @@ def test_the_better_half_of_the_placements_meets_more_futures(items: object) -> 
     policy = ExpectedPlacement(env, tables, candidates=4, futures=6, depth=3, sequences=300)
     assert [len(each) for each in policy.draws] == [2, 4]
     known = [] if isinstance(items, RandomBoxes) else [shown["utilization"]]
-    few, more = (policy.draw_futures(each, shown["item_id"][:, 0], *known).tolist() for each in policy.draws)
+    futures = [policy.draw_futures(each, shown["item_id"][:, 0], *known).tolist() for each in policy.draws]
+    few, more = futures
     chosen = policy(shown.clone())["action"].tolist()
     state, values = env.state_dict(), values_in(tables, shown)
     changed = played = 0
@@ -214,21 +218,22 @@ def test_the_better_half_of_the_placements_meets_more_futures(items: object) -> 
                 env.load_state_dict(state)
                 stepped = env.step(shown.clone().set("action", torch.full((env.num_envs,), action)))["next"]
                 after[action] = stepped["box_heightmap"][row]
-        totals = {action: sum(returned(env, tables, after[action], each) for each in few[row]) for action in after}
+        totals = {action: total_of(env, tables, after[action], few[row]) for action in after}
         third = sorted([-1e9, -1e9, *totals.values()])[-3]
         kept = [action for action, total in totals.items() if total > third]
         if min(totals[action] for action in kept) < third + 1e-4:
             # In mirrored bins rounding decides which line continues.
             continue
-        totals = {
-            action: totals[action] + sum(returned(env, tables, after[action], each) for each in more[row])
-            for action in kept
-        }
+        totals = {action: totals[action] + total_of(env, tables, after[action], more[row]) for action in kept}
         assert totals[chosen[row]] > max(totals.values()) - 1e-4
         changed += chosen[row] != values[row].argmax().item()
         played += 1
     assert 0 < changed <= played
     assert played > 1
+
+
+def total_of(env: PackingEnv, tables: PatchTables, heightmap: Tensor, futures: list[list[int]]) -> float:
+    return sum(returned(env, tables, heightmap, each) for each in futures)
 
 
 def returned(env: PackingEnv, tables: PatchTables, heightmap: Tensor, items: list[int]) -> float:

@@ -44,7 +44,9 @@ def second_cube(tmp_path: Path) -> PackingEnv:
     Two columns, two cells high, two cubes, and then a box that fits only if the second cube stands beside the first (a
     plate over both) or upon it (a column). The same is visible in both bins, and either can be filled.
     """
-    cube, plate, column = [1, 1, 1], [2, 1, 1], [1, 1, 2]
+    cube = [1, 1, 1]
+    plate = [2, 1, 1]
+    column = [1, 1, 2]
     items = sequences(tmp_path, [[cube, cube, plate], [cube, cube, column]])
     changes = {"bin_size": (2.0, 1.0, 2.0), "resolution": (2, 1), "orientations": "fixed", "include": SHOWN}
     return environment(items=items, **changes).like(2)
@@ -67,7 +69,9 @@ def by_boxes(env: PackingEnv) -> ExpectedPlacement:
 def test_more_of_what_is_left_outweighs_less(tmp_path: Path) -> None:
     # Behind the second cube come two plates and a column, in this order or another: beside, the next one fits twice in
     # three times and fills 2 of 4 cells, upon it once.
-    cube, plate, column = [1, 1, 1], [2, 1, 1], [1, 1, 2]
+    cube = [1, 1, 1]
+    plate = [2, 1, 1]
+    column = [1, 1, 2]
     orders = [[plate, plate, column], [column, plate, plate], [column, column, plate]]
     items = sequences(tmp_path, [[cube, cube, *order] for order in orders])
     changes = {"bin_size": (2.0, 1.0, 2.0), "resolution": (2, 1), "orientations": "fixed", "include": SHOWN}

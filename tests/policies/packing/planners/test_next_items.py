@@ -73,7 +73,12 @@ def test_bases_and_the_open_level_are_those_of_the_boxes_as_they_were_cut() -> N
     env = environment()
     cut, made = env.item_sequences, network(env)
     assert isinstance(cut, CutSequences)
-    made.boxes, made.level, made.open_area = boxes, level, area = Seen(), Seen(), Seen()
+    boxes = Seen()
+    level = Seen()
+    area = Seen()
+    made.boxes = boxes
+    made.level = level
+    made.open_area = area
     key = cut.begin(7, torch.arange(20), torch.zeros(20, dtype=torch.int64))
     pieces, rows = cut.cut(key), cut.rows(key)
     for bottom, size, row in zip(pieces.corner[..., 2], pieces.size, rows, strict=True):

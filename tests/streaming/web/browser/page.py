@@ -74,7 +74,9 @@ class Page:
 
     def color(self) -> str:
         red, green, blue = self.run(_COLOR)
-        return "red" if red > 120 > max(green, blue) else "blue" if blue > 120 > max(red, green) else "other"
+        if red > 120 > max(green, blue):
+            return "red"
+        return "blue" if blue > 120 > max(red, green) else "other"
 
     def bar(self) -> int:
         """Pixels of the bar, which differ from step to step."""
