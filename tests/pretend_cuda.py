@@ -75,7 +75,7 @@ def activate() -> None:
     if _active:
         return
     if "torch" in sys.modules:
-        raise RuntimeError("pretend_cuda.activate: want it before torch is imported; got a process that has it")
+        raise RuntimeError("pretend_cuda.activate: torch is imported already; activate the device first")
     driver = _load_driver()
     sys.modules["triton"] = None  # type: ignore[assignment]  # its kernels want a driver
     import torch

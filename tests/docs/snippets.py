@@ -65,7 +65,7 @@ class Block:
         text = self.text
         for old, new in self.replaced:
             if old not in text:
-                raise ValueError(f"{self.name}: want {old!r} in the block; got none")
+                raise ValueError(f"{self.name}: {old!r} is not in the block; name what it holds")
             text = text.replace(old, new)
         return text
 
@@ -105,7 +105,9 @@ def _apply(block: Block, comment: str) -> None:
     elif word == "after" and rest:
         block.before += rest + "\n"
     else:
-        raise ValueError(f"{block.name}: want a test comment of one of the known kinds; got {comment[:60]!r}")
+        raise ValueError(
+            f"{block.name}: {comment[:60]!r} is no known kind of test comment; see the first lines of this module"
+        )
 
 
 def commands(block: Block) -> list[list[str]]:

@@ -126,8 +126,8 @@ def test_observations_that_overflow_in_a_network_bring_no_action(kind: str, tmp_
 
 def test_numbers_of_observations_are_finite() -> None:
     for dtype in (np.float16, np.float32, np.float64):
-        check_finite("want x", np.zeros(3, dtype))
+        check_finite("x", np.zeros(3, dtype))
         for bad in (NAN, INF, -INF):
-            with pytest.raises(BadMessage, match=f"want x; got {bad}"):
-                check_finite("want x", np.array([0, bad], dtype))
-    check_finite("want x", np.zeros(3, np.uint8))
+            with pytest.raises(BadMessage, match=rf"x\b.*{bad}"):
+                check_finite("x", np.array([0, bad], dtype))
+    check_finite("x", np.zeros(3, np.uint8))

@@ -288,11 +288,11 @@ def test_batches_of_another_size_or_with_fewer_keys_count() -> None:
 def fails(body: Body, device: torch.device) -> Graph:
     with generators_kept(device):
         body()
-    raise RuntimeError("GraphedUpdate: want losses; got aten._local_scalar_dense:\nit waits")
+    raise RuntimeError("GraphedUpdate: the losses use aten._local_scalar_dense:\nit waits")
 
 
 BROKEN = {
-    fails: "GraphedUpdate: want losses; got aten._local_scalar_dense: it waits; operators are launched one by one",
+    fails: "GraphedUpdate: the losses use aten._local_scalar_dense: it waits; operators are launched one by one",
     fails_at_launch: "GraphedUpdate: CUDA error: out of memory CUDA kernel errors might be reported elsewhere;",
     stands_still: "GraphedUpdate: the graph differs from its operators one by one in how weights have moved; operators"
     " are launched one by one instead",

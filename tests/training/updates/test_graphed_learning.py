@@ -300,7 +300,7 @@ def fails(body: Body, device: torch.device) -> Graph:
     """A capture that breaks off when all has been learnt."""
     with generators_kept(device):
         body()
-    raise RuntimeError("GraphedLearning: want losses; got aten._local_scalar_dense:\nit waits")
+    raise RuntimeError("GraphedLearning: the losses use aten._local_scalar_dense:\nit waits")
 
 
 def draws_anew(body: Body, device: torch.device) -> Graph:
@@ -315,7 +315,7 @@ def draws_anew(body: Body, device: torch.device) -> Graph:
 
 
 BROKEN = {
-    fails: "GraphedLearning: want losses; got aten._local_scalar_dense: it waits",
+    fails: "GraphedLearning: the losses use aten._local_scalar_dense: it waits",
     draws_anew: "GraphedLearning: the graph differs from its operators one by one in critic",
 }
 
