@@ -339,7 +339,7 @@ def test_what_a_run_saves_after_going_back_is_later(tmp_path: Path) -> None:
 def test_two_runs_do_not_save_to_one_folder_at_a_time(tmp_path: Path) -> None:
     class Another(Callback):
         def on_train_start(self, *args: Any) -> None:
-            with pytest.raises(ValueError, match=f"another run saves to {tmp_path}"):
+            with pytest.raises(ValueError, match=f"another run .*{tmp_path}"):
                 fit(module(), tmp_path, 2, EpisodeCheckpoint())
 
     fit(module(), tmp_path, 2, EpisodeCheckpoint(), Another())
@@ -360,7 +360,7 @@ def test_what_is_interrupted_leaves_that_before(tmp_path: Path, monkeypatch: pyt
         patched.setattr(where + moment, interrupted)
         with (
             pytest.warns(UserWarning, match=r"is not saved \(no space left\)"),
-            pytest.raises(OSError, match="its last checkpoint could not be written"),
+            pytest.raises(OSError, match=r"last checkpoint .*not be written"),
         ):
             fit(module(), tmp_path, 4, EpisodeCheckpoint(), ckpt_path=last(tmp_path))
     found, torn = newest_checkpoint(tmp_path / "checkpoints")
@@ -380,7 +380,7 @@ def test_one_byte_that_is_another_is_seen(tmp_path: Path, which: str, where: flo
     content = bytearray(path.read_bytes())
     content[int(where * len(content))] ^= 0x10
     path.write_bytes(bytes(content))
-    with pytest.raises((ValueError, UnpicklingError), match=r"checksum mismatch|Weights only load failed"):
+    with pytest.raises((ValueError, UnpicklingError), match=r"checksum mismatch|Weights only"):
         fit(module(), tmp_path / "again", 6, saver(), ckpt_path=last(tmp_path))
     # `--ckpt_path last` passes it over.
     found, torn = newest_checkpoint(tmp_path / "checkpoints")
@@ -418,7 +418,7 @@ def test_a_replay_of_another_checkpoint_is_refused(tmp_path: Path) -> None:
         fit(module(), tmp_path / name, steps, EpisodeCheckpoint())
     (ours,), (theirs,) = parts_of(last(tmp_path / "a")), parts_of(last(tmp_path / "b"))
     theirs.replace(ours)
-    with pytest.raises(ValueError, match=r"checkpoint part .*not to checkpoint [0-9a-f]{12} and process 0"):
+    with pytest.raises(ValueError, match=r"checkpoint part .*checkpoint [0-9a-f]{12} .*process 0"):
         fit(module(), tmp_path / "rest", 6, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "a"))
 
 
@@ -442,9 +442,9 @@ def test_a_torn_one_is_passed_over_in_one_line(tmp_path: Path) -> None:
     callback, runner = saver(1), trainer(tmp_path)
     assert callback.find(runner) == older
     older.unlink()
-    with pytest.raises(ValueError, match=f"ckpt_path is 'last', but {folder} holds no whole"):
+    with pytest.raises(ValueError, match=f"ckpt_path is 'last', .*{folder}"):
         callback.find(runner)
-    with pytest.raises(ValueError, match=r"ckpt_path is 'best'.*\(best\.ckpt is saved by"):
+    with pytest.raises(ValueError, match=r"ckpt_path is 'best'.*\(best\.ckpt "):
         callback.find(runner, "best")
 
 

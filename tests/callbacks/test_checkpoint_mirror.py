@@ -148,7 +148,7 @@ def test_dead_storage_costs_one_line(tmp_path: Path, caplog: pytest.LogCaptureFi
     (said,) = matching
     assert said.endswith("memory://dead takes no checkpoint: nobody answers; training goes on")
     assert torch.load(last(tmp_path), weights_only=True)["global_step"] == 12
-    with pytest.raises(ValueError, match="memory://dead cannot be read: nobody answers"):
+    with pytest.raises(ValueError, match=r"memory://dead .*: nobody answers"):
         mirror.fetch(tmp_path / "empty")
 
 

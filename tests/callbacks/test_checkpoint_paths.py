@@ -256,6 +256,6 @@ def test_nothing_looks_at_batches_once_a_run_has_failed(tmp_path: Path) -> None:
             raise ValueError("of the user's own")
 
     run = module()
-    with pytest.raises(ValueError, match="of the user's own"):
+    with pytest.raises(ValueError, match=r"user's own"):
         fit(run, tmp_path, 4, Divergence(), Fails())
     assert run.watch_batch is None

@@ -120,11 +120,11 @@ def test_starts_and_ends_of_workers_are_not_booked_as_lightnings(monkeypatch: py
 
 
 def test_what_cannot_work_is_told_before_a_worker_starts(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="EnvWorkers: num_workers must be at most the 8 environments; got 9"):
+    with pytest.raises(ValueError, match=r"EnvWorkers: num_workers .*\b8 environments; got 9"):
         fit(module(), tmp_path, 6, EnvWorkers(num_workers=9))
-    with pytest.raises(ValueError, match="cuda_graphs true cannot be had, as EnvWorkers"):
+    with pytest.raises(ValueError, match=r"cuda_graphs true .*EnvWorkers"):
         fit(module(cuda_graphs=True), tmp_path, 6, EnvWorkers())
-    with pytest.raises(ValueError, match="EnvWorkers: LightningModule plays in no environment"):
+    with pytest.raises(ValueError, match=r"EnvWorkers: LightningModule .*no environment"):
         EnvWorkers().on_train_start(trainer(tmp_path), LightningModule())
 
 

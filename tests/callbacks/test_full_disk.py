@@ -119,7 +119,7 @@ def test_the_disk_that_is_named_is_the_one_that_was_full(tmp_path: Path, monkeyp
 
     monkeypatch.setattr("fsspec.implementations.local.tempfile.mkstemp", full)
     wanted = f"MiB are free on the disk of {tmp_path / 'tmp'}, where"
-    with pytest.warns(UserWarning, match=wanted), pytest.raises(OSError, match="last checkpoint could not"):
+    with pytest.warns(UserWarning, match=wanted), pytest.raises(OSError, match=r"last checkpoint"):
         fit(module(), tmp_path / "run", 2, EpisodeCheckpoint(), plugins=[ByLightning()])
 
 
@@ -139,7 +139,7 @@ def test_where_the_checkpoint_fits_and_its_replay_does_not(tmp_path: Path) -> No
     fit(module(), tmp_path, 6, OnAFullDisk())
     before = everything(last(tmp_path))
     sizes = last(tmp_path).stat().st_size, part_of(last(tmp_path)).stat().st_size
-    with pytest.warns(UserWarning, match="is not saved"), pytest.raises(OSError, match="last checkpoint could not"):
+    with pytest.warns(UserWarning, match="is not saved"), pytest.raises(OSError, match=r"last checkpoint"):
         fit(module(), tmp_path, 8, OnAFullDisk(6, 100, min(sizes) + 1), ckpt_path=last(tmp_path))
     # Nothing is torn.
     assert newest_checkpoint(tmp_path / "checkpoints")[1] == []
@@ -171,11 +171,11 @@ def test_a_folder_that_cannot_be_written_is_named_in_a_line(
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
-    with files_end_at(10_000), pytest.raises(OSError, match="torch could not write it all"):
+    with files_end_at(10_000), pytest.raises(OSError, match=r"torch could not"):
         write_whole({"id": "0", "much": torch.zeros(100_000)}, tmp_path / "part.pt")
     assert list(tmp_path.iterdir()) == []
     write_whole({"id": "0", "much": torch.zeros(100_000)}, tmp_path / "part.pt")
-    with files_end_at(10_000), pytest.raises(OSError, match="torch could not write it all"):
+    with files_end_at(10_000), pytest.raises(OSError, match=r"torch could not"):
         write_whole({"id": "1", "much": torch.zeros(100_000)}, tmp_path / "part.pt")
     assert torch.load(tmp_path / "part.pt", weights_only=True)["id"] == "0"
 

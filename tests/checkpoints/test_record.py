@@ -74,7 +74,7 @@ def test_the_environment_of_a_replay_stays() -> None:
 @pytest.mark.parametrize("change", [{"n_steps": 5}, {"gamma": 0.5}])
 def test_returns_in_a_replay_stay_what_they_are(tmp_path: Path, change: dict[str, Any]) -> None:
     fit(module(), tmp_path, 4, EpisodeCheckpoint())
-    with pytest.raises(ValueError, match=r"other returns, \{'n_steps'.* than those of now"):
+    with pytest.raises(ValueError, match=r"other returns, \{'n_steps'"):
         fit(module(agent=change), tmp_path, 8, EpisodeCheckpoint(), ckpt_path=last(tmp_path))
     part_of(last(tmp_path)).unlink()
     # The message asks for this.

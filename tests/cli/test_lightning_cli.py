@@ -200,7 +200,7 @@ def test_a_checkpoint_names_no_classes(config: Path, checkpoint: Path, tmp_path:
 def test_truncated_checkpoint(tmp_path: Path, length: int) -> None:
     torch.save({"state_dict": {"weight": torch.ones(1000)}}, tmp_path / "x.ckpt")
     (tmp_path / "x.ckpt").write_bytes((tmp_path / "x.ckpt").read_bytes()[:length])
-    with pytest.raises(ValueError, match=f"not a complete archive as torch.save writes it: {length} bytes"):
+    with pytest.raises(ValueError, match=rf"torch\.save .*: {length} bytes"):
         check_checkpoint(tmp_path / "x.ckpt")
 
 
@@ -315,7 +315,7 @@ def test_real_orders_one_after_the_other(tmp_path: Path) -> None:
 
 
 def test_an_untrained_policy_has_no_name() -> None:
-    with pytest.raises(ValueError, match=r"--policy must be one of random, pretrained, random legal, .*; got 'DQN'"):
+    with pytest.raises(ValueError, match=r"--policy .*random, pretrained, random legal, .*; got 'DQN'"):
         load_policy(small("packing_dqn.yaml"), None, "DQN", num_envs=1)
 
 

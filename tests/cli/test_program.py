@@ -77,7 +77,7 @@ def test_programming_errors_keep_their_traceback(config: Path, monkeypatch: pyte
         raise AttributeError("no such thing")
 
     monkeypatch.setattr("tests.standins.TinyModule.training_step", broken)
-    with pytest.raises(AttributeError, match="no such thing"):
+    with pytest.raises(AttributeError, match=r"such thing"):
         cli.main(["fit", "--config", str(config)])
 
 
@@ -155,12 +155,12 @@ def test_options_change_a_config_wherever_they_stand(form: list[str], tmp_path: 
 
 @pytest.mark.parametrize("args", [["--config"], ["--config="], ["--config", "--trainer.max_steps=3"], ["-c"]])
 def test_a_config_without_a_file(args: list[str]) -> None:
-    with pytest.raises(ValueError, match=r"command line: (--config|-c) must be followed by a file, not by \S+$"):
+    with pytest.raises(ValueError, match=r"(--config|-c) .*, not by \S+$"):
         parser.resolve_configs(args)
 
 
 def test_other_programs_than_the_trainer_have_no_shipped_configs() -> None:
-    with pytest.raises(FileNotFoundError, match=r"--config: there is no file 'packing\.yaml'"):
+    with pytest.raises(FileNotFoundError, match=r"--config: .*'packing\.yaml'"):
         parser.resolve_configs(["--config", "packing.yaml"], shipped=False)
 
 

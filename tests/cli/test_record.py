@@ -63,7 +63,7 @@ def test_choices_and_several_agents(tmp_path: Path) -> None:
 
 def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
     env = DishwashingEnv(2, device="cpu", seed=0)
-    with pytest.raises(ValueError, match="one environment with one action, not of 2"):
+    with pytest.raises(ValueError, match=r"one environment .*not of 2"):
         record(env, RandomActions(env), tmp_path / "a", 1, (64, 64))
 
 

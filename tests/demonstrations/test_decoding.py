@@ -138,7 +138,7 @@ def test_thousands_of_spoilt_bytes_end_nothing(noise: Path, tmp_path: Path) -> N
 
 def test_frames_have_a_limit(noise: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "MOST_PIXELS", 96 * 128 - 1)
-    with pytest.raises(ValueError, match="frames of at most 12,287 pixels, not 96×128"):
+    with pytest.raises(ValueError, match=r"12,287 pixels, not 96×128"):
         read_header(noise, "noise")
     monkeypatch.setattr(decoding, "MOST_PIXELS", 2**25)
     monkeypatch.setattr(decoding, "MOST_FRAMES", 79)
@@ -150,7 +150,7 @@ def test_a_folder_or_a_pipe_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "folder.mp4").mkdir()
     os.mkfifo(tmp_path / "pipe.mp4")
     for name in ("folder.mp4", "pipe.mp4"):
-        with pytest.raises(ValueError, match="there is no such file"):
+        with pytest.raises(ValueError, match=r"no such file"):
             read_header(tmp_path / name, name)
 
 
@@ -214,10 +214,10 @@ def test_where_torchcodec_fails_pyav_decodes_and_one_line_says_why(
 def test_torchcodec_by_name_is_refused_where_it_fails(noise: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchcodec", None)
     torchcodec_problem.cache_clear()
-    with pytest.raises(ValueError, match="decoder must be one that works here; torchcodec does not"):
+    with pytest.raises(ValueError, match=r"decoder .*torchcodec does not"):
         list(decode(noise, "noise", decoder="torchcodec"))
     torchcodec_problem.cache_clear()
-    with pytest.raises(ValueError, match="decoder must be auto, pyav or torchcodec"):
+    with pytest.raises(ValueError, match=r"decoder .*auto, pyav or torchcodec"):
         list(decode(noise, "noise", decoder="x"))  # type: ignore[arg-type]
 
 
@@ -253,7 +253,7 @@ def test_samples_that_cannot_be_in_a_file_take_no_memory(
     path = drawn.write_video(tmp_path / "a.mp4", [drawn.picture(0, i, (16, 16)) for i in range(3)])
     spoilt(path, b"stsz", 12, 1, number)
     monkeypatch.setattr(av, "open", lambda *_, **__: pytest.fail("it was opened"))
-    with pytest.raises(ValueError, match=r"a\.mp4: .* bytes of samples in a file of"):
+    with pytest.raises(ValueError, match=r"a\.mp4: .* bytes of samples"):
         read_header(path, "a.mp4")
 
 
@@ -269,7 +269,7 @@ def test_samples_of_fragments_that_cannot_be_in_a_file_take_no_memory(tmp_path: 
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
     assert count_frames(path, "a.mp4") == 3
-    with pytest.raises(ValueError, match="bytes of samples in a file of"):
+    with pytest.raises(ValueError, match=r"bytes of samples"):
         read_header(spoilt(path, b"trun", 8, 0, 10**8), "a.mp4")
 
 
@@ -377,7 +377,7 @@ def test_frames_are_turned_as_they_are_to_be_shown(corners: Path, tmp_path: Path
 def test_a_turn_by_half_a_quarter_is_refused_in_one_line(corners: Path, tmp_path: Path) -> None:
     path = turned(corners, tmp_path / "phone.mp4", (0.7071, 0.7071, -0.7071, 0.7071))
     for read in (lambda: read_header(path, "phone.mp4"), lambda: list(decode(path, "phone.mp4", (8, 8)))):
-        with pytest.raises(ValueError, match=r"phone\.mp4: .* display matrix is 0\.707") as error:
+        with pytest.raises(ValueError, match=r"phone\.mp4: .*matrix .*0\.707") as error:
             read()
         assert "\n" not in str(error.value)
 

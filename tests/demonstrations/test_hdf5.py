@@ -97,12 +97,12 @@ def test_only_what_is_asked_for_is_read(tmp_path: Path) -> None:
     changed(path, 2, obs__link=h5py.ExternalLink("/etc/passwd", "/x"), obs__hand=None)
     with pytest.raises(ValueError, match=r"demo_1/obs/hand: .*finite"):
         read_demonstrations(path)
-    with pytest.raises(ValueError, match="rows of numbers or flags, or entries that leave it out, not"):
+    with pytest.raises(ValueError, match=r"rows of .*leave it"):
         read_demonstrations(changed(path, 0, obs__a=np.array([b"a"] * 5)))
     found = read_demonstrations(path, entries=["state"])
     assert set(found.rows.keys()) == {"action", "state"}
     assert torch.equal(found.rows["state"], row_files.joined("state"))
-    with pytest.raises(ValueError, match=r"demo_2/obs: .*no entry hand, only \['link', 'state'\]"):
+    with pytest.raises(ValueError, match=r"demo_2/obs: .*entry hand, .*\['link', 'state'\]"):
         read_demonstrations(changed(path, 1, obs__hand=np.zeros((3, 2))), entries=["state", "hand"])
 
 
@@ -150,9 +150,9 @@ def test_where_no_episode_can_be_used_the_first_says_why(tmp_path: Path) -> None
     path = row_files.write_robomimic(tmp_path / "a.hdf5")
     for number in range(3):
         changed(path, number, actions=None)
-    with pytest.raises(ValueError, match="no episode can be used: expected actions and obs"):
+    with pytest.raises(ValueError, match=r"no episode .*actions and obs"):
         read_demonstrations(path, on_bad="skip")
-    with pytest.raises(ValueError, match=r"on_bad must be one of raise, skip.*'no'"):
+    with pytest.raises(ValueError, match=r"on_bad .*raise, skip.*'no'"):
         read_demonstrations(path, on_bad="no")  # type: ignore[arg-type]
 
 
@@ -251,7 +251,7 @@ def test_arrays_that_are_far_larger_than_the_file_are_refused(
         made = demo.create_dataset("obs/x", (rows, 40), "f8", chunks=chunks, compression=kind, maxshape=(None, 40))
         if how == "gzip":
             made[:] = 0
-    with pytest.raises(ValueError, match=r"demo_0/obs/x: .*memory: .* of a file of"):
+    with pytest.raises(ValueError, match=r"demo_0/obs/x: .*memory: .* file of"):
         read_demonstrations(path)
 
 
@@ -266,5 +266,5 @@ def test_values_are_packed_once(tmp_path: Path) -> None:
         plan.set_deflate(9)
         space = h5py.h5s.create_simple((6, 1))
         h5py.h5d.create(demo.create_group("obs").id, b"x", h5py.h5t.NATIVE_DOUBLE, space, plan)
-    with pytest.raises(ValueError, match="values must lie in the file itself, packed by gzip"):
+    with pytest.raises(ValueError, match=r"file itself, .*gzip"):
         read_demonstrations(tmp_path / "a.hdf5")

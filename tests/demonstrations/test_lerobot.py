@@ -105,7 +105,7 @@ def test_a_version_before_3_is_refused(copy: Path) -> None:
 def test_paths_stay_inside_the_dataset(copy: Path, pattern: Any) -> None:
     for name in ("video_path", "data_path"):
         drawn.write_info(copy, **{name: pattern})
-        with pytest.raises(ValueError, match="a relative path inside the dataset"):
+        with pytest.raises(ValueError, match=r"relative path"):
             load(copy)
 
 
@@ -120,14 +120,14 @@ def test_a_camera_cannot_lead_out_of_the_dataset(copy: Path) -> None:
         return {key.replace(CAMERA, "../../x"): value for key, value in row.items()}
 
     drawn.write_episodes(copy, [renamed(row) for row in rows])
-    with pytest.raises(ValueError, match="a relative path inside the dataset"):
+    with pytest.raises(ValueError, match=r"relative path"):
         load(copy)
 
 
 def test_one_of_several_cameras_is_asked_for(copy: Path) -> None:
     features = drawn.info()["features"]
     drawn.write_info(copy, features=features | {"observation.images.wrist": features[CAMERA]})
-    with pytest.raises(ValueError, match=rf"camera to be one of {CAMERA}, observation.images.wrist, not None"):
+    with pytest.raises(ValueError, match=rf"camera .*{CAMERA}, observation\.images\.wrist, not None"):
         load(copy)
     assert len(load(copy, camera=CAMERA)) == sum(LENGTHS)
 
@@ -262,7 +262,7 @@ def test_rows_that_cannot_be_used_are_named_and_skipped_with_their_video(copy: P
 
 def test_episodes_that_overlap_are_refused(copy: Path) -> None:
     changed_row(1, **{"VIDEO/from_timestamp": 0.3, "VIDEO/to_timestamp": 1.0})(copy)
-    with pytest.raises(ValueError, match="episodes one behind another, not one that begins at frame 3"):
+    with pytest.raises(ValueError, match=r"one behind another.*frame 3"):
         load(copy)
 
 
@@ -318,7 +318,7 @@ def test_times_that_drift_beside_frames_of_no_episode_are_refused(tmp_path: Path
     """Nothing says then which frame is meant."""
     drifting(tmp_path, 1 / 30)
     drawn.write_video(video_of(tmp_path), [np.full((16, 16, 3), 2 * i, np.uint8) for i in range(124)])
-    with pytest.raises(ValueError, match=r"episode 8: .*from_timestamp at a frame, .* not 3\.22667 s, frame 32\.27"):
+    with pytest.raises(ValueError, match=r"episode 8: .*from_timestamp .* not 3\.22667 s, frame 32\.27"):
         load(tmp_path)
 
 
@@ -365,7 +365,7 @@ def test_numbers_need_a_clock_that_rises(copy: Path) -> None:
     changed_data("frame_index", [0, 1, 3, 4, 5, 6])(copy)
     assert read_demonstrations(copy).lengths.tolist() == list(LENGTHS), "nobody looks at their frames"
     changed_data("timestamp", [0.0, 0.1, 0.1, 0.3, 0.4, 0.5])(copy)
-    with pytest.raises(ValueError, match=r"episode 2: .*timestamp that rises, not 0\.1 s in row 2"):
+    with pytest.raises(ValueError, match=r"episode 2: .*timestamp .*0\.1 s in row 2"):
         read_demonstrations(copy)
 
 
@@ -382,7 +382,7 @@ def test_what_lies_between_episodes_is_left_out(copy: Path) -> None:
     """As after an episode was deleted."""
     rows = [drawn.episode_row(i) for i in (1, 2, 3)]
     drawn.write_episodes(copy, rows)
-    with pytest.raises(ValueError, match="as many episodes as total_episodes says, 4, not 3"):
+    with pytest.raises(ValueError, match=r"total_episodes .*4, not 3"):
         load(copy)
     drawn.write_info(copy, total_episodes=3)
     store = load(copy, size=(8, 8))

@@ -217,19 +217,19 @@ def test_bad_videos_of_a_dataset_are_named_and_skipped_on_request(copy: Path, na
 
 def test_where_nothing_is_left_it_says_so(tmp_path: Path) -> None:
     path = drawn.write_plain(tmp_path, "a", 0, 2, lambda stem: None)
-    with pytest.raises(ValueError, match=r"no video can be used: a file of actions is missing"):
+    with pytest.raises(ValueError, match=r"no video .*actions is missing"):
         load(path, on_bad="skip")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"neither meta/info.json nor MP4 files"):
         load(tmp_path / "empty")
-    with pytest.raises(FileNotFoundError, match="no such folder or video"):
+    with pytest.raises(FileNotFoundError, match=r"no such folder"):
         load(tmp_path / "nobody")
 
 
 def test_a_rate_that_is_asked_for_is_held(tmp_path: Path) -> None:
     path = drawn.write_plain(tmp_path, "a", 0, 3)
     assert load(path, fps=10).fps == 10
-    with pytest.raises(ValueError, match="30 frames a second, not 10"):
+    with pytest.raises(ValueError, match=r"30 frames .*not 10"):
         load(path, fps=30)
 
 
@@ -245,14 +245,14 @@ def test_without_a_size_frames_are_as_large_as_those_of_the_videos(tmp_path: Pat
 
 @pytest.mark.parametrize("size", [(0, 8), (8,), "ab", (2**20, 2**20), (8.5, 8)])
 def test_sizes_are_checked(tmp_path: Path, size: Any) -> None:
-    with pytest.raises(ValueError, match="size must be"):
+    with pytest.raises(ValueError, match=r"\bsize\b"):
         load(drawn.write_plain(tmp_path, "a", 0, 3), size=size)
 
 
 def test_frames_that_do_not_fit_are_refused_before_decoding(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "free_bytes", lambda device: 4000)
     monkeypatch.setattr(loading, "decode", None)
-    with pytest.raises(ValueError, match=r"frames take .* at most 80% of the free memory of cpu, 0\.00 GiB"):
+    with pytest.raises(ValueError, match=r"frames .* 80% .*cpu, 0\.00 GiB"):
         load(dataset)
 
 
@@ -266,7 +266,7 @@ def test_frames_go_to_the_host_where_the_device_is_too_small(
         assert loading.place_frames(2**31, cuda, "auto") == cpu
     assert "its frames take 2.0 GiB and cuda:0 has 1.0 GiB free: they are kept in host memory" in caplog.text
     assert loading.place_frames(1, cuda, "host") == cpu
-    with pytest.raises(ValueError, match=r"frames take 2\.00 GiB.* at most 80% of the free memory of cuda:0"):
+    with pytest.raises(ValueError, match=r"frames .*2\.00 GiB.* 80% .*cuda:0"):
         loading.place_frames(2**31, cuda, "device")
 
 

@@ -103,7 +103,7 @@ def test_a_file_has_its_name_once_it_is_whole(tmp_path: Path) -> None:
     writer.close()
     writer.discard()
     assert [each.name for each in path.parent.iterdir()] == ["a.mcap"]
-    with pytest.raises(RuntimeError, match="McapWriter is closed"):
+    with pytest.raises(RuntimeError, match=r"McapWriter .*closed"):
         writer.write_scalar("/reward", 1, BEGIN)
 
 
@@ -138,7 +138,7 @@ def test_what_a_killed_program_leaves_can_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fps", [0, 2000, float("nan"), "fast"])
 def test_rates_that_are_none(tmp_path: Path, fps: float) -> None:
-    with pytest.raises(ValueError, match="McapWriter: fps must be"):
+    with pytest.raises(ValueError, match=r"McapWriter: fps "):
         McapWriter(tmp_path / "a.mcap", fps)
     assert not list(tmp_path.iterdir())
 

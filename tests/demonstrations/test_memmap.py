@@ -54,7 +54,7 @@ def test_what_is_read_is_saved_again(tmp_path: Path) -> None:
     second = save(read_demonstrations(first), tmp_path / "b")
     described = [json.loads((folder / "demonstrations.json").read_text()) for folder in (first, second)]
     assert described[0] == described[1]
-    with pytest.raises(FileExistsError, match="the folder exists"):
+    with pytest.raises(FileExistsError, match=r"folder exists"):
         save(read_demonstrations(first), tmp_path)
 
 
@@ -68,7 +68,7 @@ def test_a_file_that_shrinks_after_it_was_read_is_no_matter(tmp_path: Path) -> N
 def test_what_does_not_fit_into_memory_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = row_files.write_rows(tmp_path / "a")
     monkeypatch.setattr(memory, "free_bytes", lambda device: 100)
-    with pytest.raises(ValueError, match=r"demonstrations.json: .*at most 80 bytes of rows, 80% of the free memory"):
+    with pytest.raises(ValueError, match=r"demonstrations\.json: .*80 bytes .*80% "):
         read_demonstrations(folder)
 
 
@@ -126,7 +126,7 @@ def test_a_store_that_breaks_off_has_no_name(store: ClipStore, tmp_path: Path, m
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(TensorDict, "memmap", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=r"No space"):
         save_store(store, tmp_path / "clips")
     assert not (tmp_path / "clips").exists()
     monkeypatch.undo()
@@ -179,7 +179,7 @@ def test_a_folder_that_another_program_writes_is_left_alone(tmp_path: Path) -> N
     pytest.importorskip("fcntl")
     with new_folder(tmp_path / "it") as part:
         (part / "rows").write_text("of the first", encoding="utf-8")
-        with pytest.raises(FileExistsError, match="is being written by"), new_folder(tmp_path / "it"):
+        with pytest.raises(FileExistsError, match=r"written by"), new_folder(tmp_path / "it"):
             pass
     assert (tmp_path / "it" / "rows").read_text(encoding="utf-8") == "of the first"
     with pytest.raises(ZeroDivisionError), new_folder(tmp_path / "other"):

@@ -110,7 +110,7 @@ def test_columns_that_share_the_bytes_of_a_file_count_each(tmp_path: Path, monke
     small = pa.array(np.zeros(100, np.int8))
     parts = pa.StructArray.from_arrays([small] * 50, names=[f"x{i}" for i in range(50)])
     row_files.write_arrow(path, pa.RecordBatch.from_pydict({"observations": parts, "actions": small}))
-    with pytest.raises(ValueError, match=r"part-0.arrow: a file of .* bytes may have .* bytes of values, not 80,784"):
+    with pytest.raises(ValueError, match=r"part-0\.arrow: .* bytes of values, not 80,784"):
         read_demonstrations(folder)
 
 
@@ -121,7 +121,7 @@ def test_what_nobody_asks_for_may_be_anything(tmp_path: Path) -> None:
         parts = pa.StructArray.from_arrays([state, words], names=["state", "word"])
         columns = {"observations": parts, "actions": pa.array(np.arange(length + 1))}
         row_files.write_arrow(folder / "data" / str(number) / "part-0.arrow", pa.RecordBatch.from_pydict(columns))
-    with pytest.raises(ValueError, match=r"observations/word: .*numbers or flags, not string"):
+    with pytest.raises(ValueError, match=r"observations/word: .*numbers .*string"):
         read_demonstrations(folder)
     found = read_demonstrations(folder, entries=["observation.state"])
     assert set(found.rows.keys()) == {"action", "observation.state"}

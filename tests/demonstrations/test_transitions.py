@@ -63,15 +63,15 @@ def test_the_order_of_rows_tells_episodes_apart() -> None:
 
 def test_too_few_different_episodes_to_split() -> None:
     rows = TensorDict({"action": torch.ones(6, 1)}, [6])
-    with pytest.raises(ValueError, match="1 different ones of 3"):
+    with pytest.raises(ValueError, match=r"1 different .*3"):
         Demonstrations(rows, torch.tensor([2, 2, 2])).split(0.5, 0)
 
 
 @pytest.mark.parametrize("lengths", [[], [3, 0, 14], [16], [18]])
 def test_lengths_that_do_not_add_up_and_rows_without_actions(lengths: list[int]) -> None:
-    with pytest.raises(ValueError, match="lengths of episodes, from 1 on, that add up to 17 rows"):
+    with pytest.raises(ValueError, match=r"lengths of .*17 rows"):
         Demonstrations(shown().rows, torch.tensor(lengths, dtype=torch.int64))
-    with pytest.raises(ValueError, match="no entry action"):
+    with pytest.raises(ValueError, match=r"entry action"):
         Demonstrations(shown().rows.exclude("action"), torch.tensor(LENGTHS))
 
 

@@ -72,13 +72,13 @@ def test_parquet_that_unpacks_to_much_is_not_decoded(
         read_parquet(path)
     monkeypatch.setattr(untrusted, "_SMALL_BYTES", 2**27)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 2**16)
-    with pytest.raises(ValueError, match="more than the 52,428 bytes of memory"):
+    with pytest.raises(ValueError, match=r"52,428 bytes"):
         read_parquet(path)
 
 
 def test_columns_that_nobody_asks_for_do_not_count(tmp_path: Path) -> None:
     path = written(tmp_path / "a.parquet", action=np.zeros(MANY, np.int64), more=[0.5, *[1.5] * (MANY - 1)])
-    with pytest.raises(ValueError, match="bytes of values"):
+    with pytest.raises(ValueError, match=r"bytes of values"):
         read_parquet(path, ["more"])
     small = written(tmp_path / "b.parquet", action=[1, 2], more=[list(range(MANY)), []])
     assert read_parquet(small, ["action"])["action"].tolist() == [1, 2]
@@ -102,7 +102,7 @@ def test_a_string_is_held_once_however_many_rows_have_it(tmp_path: Path) -> None
     words = read_strings(path, ("task",), "task_index")
     assert len(words) == 100
     assert len({id(each) for each in words.values()}) == 1
-    with pytest.raises(ValueError, match="bytes of values"):
+    with pytest.raises(ValueError, match=r"bytes of values"):
         read_strings(strings(path, task=["x" * 90_000] * 100), ("task",), "task_index")
     with pytest.raises(ValueError, match="in encoding 7"):
         read_strings(strings(path, "DELTA_BYTE_ARRAY", task=["x" * 300] * 100), ("task",), "task_index")
@@ -114,7 +114,7 @@ def test_a_string_is_held_once_however_many_rows_have_it(tmp_path: Path) -> None
 @pytest.mark.parametrize("task", [[None] * 100, list(range(100))])
 def test_strings_are_strings(task: Any, tmp_path: Path) -> None:
     path = strings(tmp_path / "a.parquet", task=task)
-    with pytest.raises(ValueError, match=r"(strings and whole numbers|a parquet file of strings)"):
+    with pytest.raises(ValueError, match=r"(whole numbers|parquet file)"):
         read_strings(path, ("task",), "task_index")
 
 
@@ -156,7 +156,7 @@ def test_a_description_that_is_too_long_is_not_parsed(length: int, tmp_path: Pat
         file.truncate(2**27)
         file.seek(-8, 2)
         file.write(length.to_bytes(4, "little") + b"PAR1")
-    with pytest.raises(ValueError, match=f"a description of {length:,} bytes"):
+    with pytest.raises(ValueError, match=f"description .*{length:,} bytes"):
         read_parquet(path)
 
 
@@ -177,5 +177,5 @@ def test_mangled_pages_are_one_kind_of_error(read: Callable[[Path], Any], tmp_pa
 def test_npz_that_unpacks_to_much_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez_compressed(path, action=np.zeros(MANY))
-    with pytest.raises(ValueError, match=r"a file of .* bytes of values, not"):
+    with pytest.raises(ValueError, match=r"file of .* bytes of values, not"):
         read_npz(path)

@@ -168,18 +168,18 @@ def test_an_exception_leaves_nothing(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     features = {"action": ("float32", (2,))}
     (tmp_path / "there").mkdir()
-    with pytest.raises(FileExistsError, match="the folder exists"):
+    with pytest.raises(FileExistsError, match=r"folder exists"):
         LeRobotWriter(tmp_path / "there", 10, features, (32, 48))
-    with pytest.raises(ValueError, match="size must be even"):
+    with pytest.raises(ValueError, match=r"size .*even"):
         LeRobotWriter(tmp_path / "a", 10, features, (31, 48))
     writer = LeRobotWriter(tmp_path / "a", 10, features, (32, 48))
-    with pytest.raises(ValueError, match=r"picture must be uint8 of shape \(32, 48, 3\)"):
+    with pytest.raises(ValueError, match=r"picture .*uint8 .*\(32, 48, 3\)"):
         writer.add(drawn.picture(0, 0, (32, 32)), {"action": [0, 1]})
-    with pytest.raises(ValueError, match=r"action must be of shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"action .*\(2,\)"):
         writer.add(drawn.picture(0, 0, (32, 48)), {"action": [0, 1, 2]})
-    with pytest.raises(ValueError, match="an episode needs at least one frame"):
+    with pytest.raises(ValueError, match=r"one frame"):
         writer.end_episode()
-    with pytest.raises(ValueError, match="at least one episode"):
+    with pytest.raises(ValueError, match=r"one episode"):
         writer.close()
 
 
@@ -188,7 +188,7 @@ def test_a_second_recording_leaves_the_first_alone(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     with LeRobotWriter(folder, 10.0, FEATURES, (32, 48)) as writer:
         writer.add(drawn.picture(0, 0, (32, 48)), row(0, 0))
-        with pytest.raises(FileExistsError, match="is being written by"):
+        with pytest.raises(FileExistsError, match=r"written by"):
             LeRobotWriter(folder, 10.0, FEATURES, (32, 48))
         writer.end_episode()
     assert load_demonstrations(folder, device="cpu").lengths == [1]

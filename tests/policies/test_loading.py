@@ -107,9 +107,9 @@ def test_one_vector_may_come_as_a_tensor(tmp_path: Path) -> None:
     action = policy(seen["observation"])
     assert torch.equal(action, policy(TensorDict(seen, [4]))["action"])
     assert torch.equal(policy(seen["observation"][0]), action[0])
-    with pytest.raises(ValueError, match="observation must be of dtype float32"):
+    with pytest.raises(ValueError, match=r"observation .*dtype float32"):
         policy(seen["observation"].double())
-    with pytest.raises(ValueError, match="must have shape"):
+    with pytest.raises(ValueError, match=r"observation .*shape"):
         policy(seen["observation"][:, :5])
 
 
@@ -118,7 +118,7 @@ def test_several_entries_do_not_come_as_a_tensor(tmp_path: Path) -> None:
     policy = load_policy(path, "cpu")
     with pytest.raises(ValueError, match=r"box_heightmap, .*TensorDict"):
         policy(torch.zeros(2, 5))
-    with pytest.raises(ValueError, match="box_heightmap must be a tensor; got none"):
+    with pytest.raises(ValueError, match=r"box_heightmap .*got none"):
         policy(TensorDict({}, [2]))
 
 
@@ -220,7 +220,7 @@ def test_classes_of_ones_own_are_let_in_by_name(tmp_path: Path) -> None:
     path, agent = own(tmp_path)
     with pytest.raises(ValueError, match=r"agent .*ACIQN, .*--classes.*OwnAgent"):
         load_policy(path, "cpu")
-    with pytest.raises(ValueError, match=r"net .*agents and networks .*OwnScores"):
+    with pytest.raises(ValueError, match=r"net .*agents.*OwnScores"):
         load_policy(path, "cpu", classes=[OwnAgent])
     loaded = load_policy(path, "cpu", classes=[OwnAgent, OwnScores])
     seen = torch.randn(7, 6)

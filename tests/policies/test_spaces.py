@@ -69,9 +69,9 @@ def test_discrete_or_continuous() -> None:
     continuous = space_of(num_actions=None)
     assert (discrete.values_shape, continuous.action_shape) == ((25,), (2,))
     assert not continuous.masked
-    with pytest.raises(ValueError, match=r"AgentSpace: .*NavigationSpec is continuous"):
+    with pytest.raises(ValueError, match=r"AgentSpace: .*NavigationSpec .*continuous"):
         continuous.values_shape  # noqa: B018
-    with pytest.raises(ValueError, match=r"AgentSpace: .*NavigationSpec is discrete"):
+    with pytest.raises(ValueError, match=r"AgentSpace: .*NavigationSpec .*discrete"):
         discrete.bounds  # noqa: B018
     with pytest.raises(ValueError, match=r"AgentSpace: NavigationSpec .*pixels.*observation"):
         discrete.size_of("pixels")
@@ -134,7 +134,7 @@ def test_what_cannot_be_one_is_refused(changes: dict[Any, Any], message: str) ->
 
 @pytest.mark.parametrize("given", [None, [], "space", {"source": "here"}])
 def test_what_is_no_space_at_all(given: Any) -> None:
-    with pytest.raises(ValueError, match=r"^AgentSpace: space must be a mapping of source, group, .*; got "):
+    with pytest.raises(ValueError, match=r"^AgentSpace: space .*source, group, .*; got "):
         AgentSpace.from_dict(given)
 
 
@@ -144,7 +144,7 @@ def test_a_bin_that_was_tampered_with(changes: dict[str, Any]) -> None:
     given["extras"]["bin"] |= changes
     with pytest.raises(ValueError, match=r"^(Bin: .* must |AgentSpace: .*the bin )"):
         dqn(AgentSpace.from_dict(given))
-    with pytest.raises(ValueError, match="NavigationSpec has the bin None"):
+    with pytest.raises(ValueError, match=r"NavigationSpec .*bin None"):
         dqn(space_of("v2"))
 
 

@@ -120,7 +120,7 @@ async def test_a_poison_request_costs_the_others_in_its_pass_nothing() -> None:
         assert (await good).tolist() == [[2], [4]]
         with pytest.raises(RuntimeError, match="below 0"):
             await failing
-        with pytest.raises(BadAction, match=r"row 1: action must be finite, not \[inf\]"):
+        with pytest.raises(BadAction, match=r"row 1: action .*\[inf\]"):
             await huge
         assert (await last).tolist() == [[10]]
         passes.watch = lambda observations, *_: watched.append(observations["x"].tolist())

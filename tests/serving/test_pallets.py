@@ -74,7 +74,7 @@ def test_many_cells_at_once_get_what_each_gets_alone(
 
         wanted = packed(asked, number)
         assert [answer | {"request": 0} for answer in answers] == [each | {"request": 0} for each in wanted]
-    with pytest.raises(ValueError, match="8 sessions are open"):
+    with pytest.raises(ValueError, match=r"8 sessions"):
         make("cell-8", port=server.port, token=TOKEN).ask("open")
 
 
@@ -168,9 +168,9 @@ def test_what_fails_is_logged_and_told(
 
 
 def test_there_is_something_to_serve() -> None:
-    with pytest.raises(ValueError, match="policy and pallets are None"):
+    with pytest.raises(ValueError, match=r"policy and pallets"):
         policy_server(None)
-    with pytest.raises(ValueError, match="page shows a policy"):
+    with pytest.raises(ValueError, match=r"page shows"):
         policy_server(None, page=True)
 
 

@@ -126,7 +126,7 @@ async def test_a_socket_takes_one_message_after_the_other(server: StreamServer, 
 def test_the_client_in_the_document_works(server: StreamServer, policy: InferencePolicy) -> None:
     client = documented("PolicyClient", 20)("127.0.0.1", server.port, TOKEN)
     assert client.act(**given(policy, 4)).tolist() == wanted(policy, 4)
-    with pytest.raises(RuntimeError, match="entries must be"):
+    with pytest.raises(RuntimeError, match=r"entries .*observation"):
         client.act(observation=np.zeros((1, 32), np.float32))
     assert client.act(**given(policy, 2)).tolist() == wanted(policy, 2)
     client.connection.close()
@@ -134,7 +134,7 @@ def test_the_client_in_the_document_works(server: StreamServer, policy: Inferenc
 
 @pytest.mark.parametrize("changes", [{"max_rows": 0}, {"wait_ms": -1}, {"max_body_mib": 0}, {"host": "0.0.0.0"}])
 def test_a_server_that_should_not_be_is_not_made(policy: InferencePolicy, changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"must be|needs a token"):
+    with pytest.raises(ValueError, match=r"must be|needs a"):
         policy_server(policy, **changes)
 
 

@@ -205,7 +205,7 @@ def test_an_exception_of_the_server_surfaces_in_stop(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(hub_of(stream_server), "tick", lambda: 1 / 0)
     thread.join(300)
     assert not thread.is_alive()
-    with pytest.raises(RuntimeError, match="it failed while it ran: ZeroDivisionError: division by zero"):
+    with pytest.raises(RuntimeError, match=r"ZeroDivisionError: division by"):
         stream_server.stop()
     stream_server.stop()
     assert not stream_server.wanted()

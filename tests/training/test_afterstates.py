@@ -195,9 +195,7 @@ def test_a_run_begins_with_the_tables_of_another(tmp_path: Path) -> None:
     # A resumed run does without the file.
     (tmp_path / "policy.safetensors").unlink()
     fit(refined(warm_start=tmp_path / "policy.safetensors", sweeps=1), tmp_path / "refined", 2, ckpt_path=last)
-    with pytest.raises(
-        ValueError, match=r"warm_start rs: tables must have PatchPlan\(shapes=\('2x2', '1x3'\), levels=4\)"
-    ):
+    with pytest.raises(ValueError, match=r"warm_start rs: .*PatchPlan\(shapes=\('2x2', '1x3'\), levels=4\)"):
         fit(refined(warm_start="rs"), tmp_path, 1)
 
 
@@ -277,7 +275,7 @@ def test_a_stranger_names_entries_that_are_not_there(tmp_path: Path) -> None:
     path, _, content = policy_file(tmp_path)
     content["state_dict"]["tables.learned"][-1] = 2**31 - 1
     torch.save(content, path)
-    with pytest.raises(ValueError, match=r"^policy .*: weights: learned must rise, .*torch.int32"):
+    with pytest.raises(ValueError, match=r"^policy .*: weights: learned .*torch\.int32"):
         load_policy(path, "cpu")
 
 
@@ -329,7 +327,7 @@ def test_the_training_step_reads_nothing_back(tmp_path: Path) -> None:
 
 
 def test_one_step_has_no_return() -> None:
-    with pytest.raises(ValueError, match="rollout_steps must be 2 or more for refined tables, not 1"):
+    with pytest.raises(ValueError, match=r"rollout_steps .*2\b.*refined.* not 1"):
         refined(rollout_steps=1)
 
 

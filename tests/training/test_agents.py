@@ -220,12 +220,12 @@ def test_learning_rates_by_loss(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [{"actors": 0.5}, {"actor": 0.0}])
 def test_learning_rates_that_cannot_be(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=r"OffPolicy: learning_rates must be factors above 0 for critic, actor, not"):
+    with pytest.raises(ValueError, match=r"OffPolicy: learning_rates .*critic, actor"):
         navigation("DDPG", learning_rates=wrong)
 
 
 def test_an_agent_for_other_actions_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"action must be discrete.*MarineNavEnv"):
+    with pytest.raises(ValueError, match=r"action .*discrete.*MarineNavEnv"):
         OffPolicy(marine_env("v3"), AGENTS["IQN"])
 
 

@@ -136,14 +136,14 @@ def test_robomimics_masks_split_the_episodes(tmp_path: Path, caplog: pytest.LogC
     assert given.train_rows.tolist() == list(range(8))
     assert given.held_rows.tolist() == list(range(8, 15))
     assert "mask" not in caplog.text
-    with pytest.raises(ValueError, match=r"other episodes in mask/train than in mask/more.* 1 in both"):
+    with pytest.raises(ValueError, match=r"mask/train .*mask/more.* 1 "):
         data(path, masks=["train", "more"]).setup("fit")
-    with pytest.raises(ValueError, match=r"episodes of mask/some.* masks \['more', 'train', 'valid'\]"):
+    with pytest.raises(ValueError, match=r"mask/some.* masks \['more', 'train', 'valid'\]"):
         data(path, masks=["train", "some"]).setup("fit")
-    with pytest.raises(ValueError, match=r"episodes of mask/train.* no masks"):
+    with pytest.raises(ValueError, match=r"mask/train.* no masks"):
         data(row_files.write_rows(tmp_path / "rows"), masks=["train", "valid"]).setup("fit")
     for masks in (["train"], ["train", "train"]):
-        with pytest.raises(ValueError, match=r"masks must be two names, such as \[train, valid\]"):
+        with pytest.raises(ValueError, match=r"masks .*\[train, valid\]"):
             data(path, masks=masks)
 
 
@@ -162,7 +162,7 @@ def test_a_sensor_that_the_policy_does_not_take_may_be_broken(tmp_path: Path, ca
     assert given.demonstrations is not None
     assert given.demonstrations.num_episodes == 2
     assert "1 episodes skipped" in caplog.text
-    with pytest.raises(ValueError, match="on_bad must be one of raise, skip"):
+    with pytest.raises(ValueError, match=r"on_bad .*raise, skip"):
         data(path, on_bad="pass")
 
 
@@ -262,7 +262,7 @@ def test_values_of_another_environment(name: str, bins: Path, tmp_path: Path) ->
 def test_items_that_are_others(tmp_path: Path) -> None:
     env = tiny.packing_env(items=RandomBoxes(1, 2))
     path = memmap.save(play_rows(suite_for(env, 9, seed=5), DeepestBottomLeft(env), 9), tmp_path / "rows")
-    with pytest.raises(ValueError, match=r"rows of the items of this PackingEnv.* those of others"):
+    with pytest.raises(ValueError, match=r"items of .*PackingEnv.* those of others"):
         fit(choice(), data(path), tmp_path, 1)
 
 
@@ -280,10 +280,10 @@ def test_an_action_that_is_not_legal_there(bins: Path, tmp_path: Path) -> None:
 
 def test_entries_that_are_missing_or_of_another_shape(bins: Path, tmp_path: Path) -> None:
     path = spoilt(bins, tmp_path, box_heightmap=None)
-    with pytest.raises(ValueError, match=r"an entry box_heightmap, which PackingEnv shows.* action, item_id"):
+    with pytest.raises(ValueError, match=r"entry box_heightmap, .*PackingEnv.* action, item_id"):
         fit(choice(), data(path), tmp_path, 1)
     path = spoilt(bins, tmp_path / "b", box_heightmap=memmap.open_saved(bins).rows["box_heightmap"][:, :4])
-    with pytest.raises(ValueError, match=r"box_heightmap must have shape \(\d+, 5, 5\); got \(\d+, 4, 5\)"):
+    with pytest.raises(ValueError, match=r"box_heightmap .*\(\d+, 5, 5\); got \(\d+, 4, 5\)"):
         fit(choice(), data(path), tmp_path, 1)
 
 
@@ -314,7 +314,7 @@ def test_wrong_arguments(arguments: dict[str, Any], says: str) -> None:
 
 
 def test_demonstrations_are_needed(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"data must be .* not PackingEpisodes"):
+    with pytest.raises(ValueError, match=r"data .*not PackingEpisodes"):
         tiny.trainer(tmp_path).fit(choice(), tiny.data())
-    with pytest.raises(ValueError, match="held_out must lie between 0 and 1"):
+    with pytest.raises(ValueError, match=r"held_out .*0 and 1"):
         DemonstrationEpisodes("x", held_out=1.0)

@@ -190,7 +190,7 @@ def test_what_would_do_nothing_is_refused(made: type, changes: dict[str, Any], m
 
 
 def test_settings_of_another_kind_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"DQN: exploration must be an EpsilonGreedy or none; got {'start': 1\.0}"):
+    with pytest.raises(ValueError, match=r"DQN: exploration .*EpsilonGreedy.*{'start': 1\.0}"):
         policies.DQN(**OF_PACKING, exploration={"start": 1.0})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"DQN: targets must be SoftTargets, PeriodicTargets or none; got 0\.01"):
+    with pytest.raises(ValueError, match=r"DQN: targets .*SoftTargets, PeriodicTargets.*0\.01"):
         policies.DQN(**OF_PACKING, targets=0.01)  # type: ignore[arg-type]

@@ -112,7 +112,7 @@ def test_a_cut_within_a_training_step_is_told(steps: int, told: bool, tmp_path: 
 def test_an_epoch_that_is_shorter_than_what_is_done_is_told_with_both_numbers(tmp_path: Path) -> None:
     fit(module(), tmp_path, 10, EpisodeCheckpoint(), data_module=data(steps_per_epoch=8))
     again = data(steps_per_epoch=2)
-    with pytest.raises(ValueError, match=r"steps_per_epoch must be at least 5.* not 2"):
+    with pytest.raises(ValueError, match=r"steps_per_epoch .*\b5\b.* not 2"):
         fit(module(), tmp_path, 12, EpisodeCheckpoint(), data_module=again, ckpt_path=last(tmp_path))
     fit(module(), tmp_path, 12, EpisodeCheckpoint(), data_module=data(steps_per_epoch=7), ckpt_path=last(tmp_path))
 
@@ -213,9 +213,9 @@ def test_options_of_the_other_kind_of_tables_are_refused() -> None:
         {"lr_scheduler": torch.optim.lr_scheduler.StepLR},
     ):
         (name,) = options
-        with pytest.raises(ValueError, match=f"{name} does nothing without tables with a network"):
+        with pytest.raises(ValueError, match=rf"{name} .*tables with a network"):
             tables.module(**options)
-    with pytest.raises(ValueError, match="rate does nothing without plain tables"):
+    with pytest.raises(ValueError, match=r"rate .*plain tables"):
         tables.refined(rate=0.3)
 
 

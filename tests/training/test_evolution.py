@@ -96,7 +96,7 @@ def test_members_pack_the_same_sequences(tmp_path: Path) -> None:
 def test_environments_are_a_multiple_of_the_members_in_training_alone() -> None:
     # It is evaluated in any number of environments.
     made = PlacementEvolution(make_env(device="cpu"), members=5)
-    with pytest.raises(ValueError, match="PlacementEvolution: num_envs must be a multiple of 5 members, not 12"):
+    with pytest.raises(ValueError, match=r"PlacementEvolution: num_envs .*\b5 members.* 12"):
         made.check_fit()
 
 

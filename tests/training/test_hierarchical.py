@@ -387,7 +387,7 @@ def test_mixed_precision(tmp_path: Path) -> None:
 
 
 def test_a_replay_that_is_too_small() -> None:
-    with pytest.raises(ValueError, match=r"HierarchicalPacking: replay must hold .*, 12 transitions; got 11"):
+    with pytest.raises(ValueError, match=r"HierarchicalPacking: replay .*12 transitions; got 11"):
         module(capacity=11)
 
 

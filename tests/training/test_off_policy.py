@@ -124,7 +124,7 @@ def test_how_often_it_is_validated_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_an_environment_of_another_kind_is_refused_in_one_line() -> None:
-    with pytest.raises(ValueError, match=r"^OffPolicy: env must be a .*BatchedEnv .*; got torchrl\..*SerialEnv$"):
+    with pytest.raises(ValueError, match=r"^OffPolicy: env .*BatchedEnv .*; got torchrl\..*SerialEnv$"):
         OffPolicy(SerialEnv(2, packing_env), dqn)
 
 
@@ -155,7 +155,7 @@ def test_without_its_replay_a_resumed_run_fills_it_again(tmp_path: Path) -> None
 def test_other_numbers_of_environments_cannot_go_on(tmp_path: Path) -> None:
     fit(module(), tmp_path / "half", 2, EpisodeCheckpoint())
     made = module(env={"num_envs": 4})
-    with pytest.raises(ValueError, match=r"checkpoint .*Rollout.load_state_dict: .* must have shape \(4.*\); got \(8"):
+    with pytest.raises(ValueError, match=r"checkpoint .*Rollout\.load_state_dict: .*\(4.*\); got \(8"):
         fit(made, tmp_path / "rest", 4, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"))
 
 
@@ -167,7 +167,7 @@ def test_a_checkpoint_holds_tensors_and_plain_values_only(tmp_path: Path) -> Non
     made = fit(module(agent=scores(4), prioritized=True), tmp_path, 2, EpisodeCheckpoint())
     torch.load(last(tmp_path), weights_only=True)
     check_checkpoint(last(tmp_path), made)
-    with pytest.raises(ValueError, match=r"agent\..* must be torch.float32 \(5"):
+    with pytest.raises(ValueError, match=r"agent\..* torch\.float32 \(5"):
         check_checkpoint(last(tmp_path), module(agent=scores(5)))
 
 
@@ -213,7 +213,7 @@ def test_numbers_that_cannot_work(wrong: dict[str, int], message: str) -> None:
 @pytest.mark.parametrize("callback", [EarlyStopping, ModelCheckpoint, EpisodeCheckpoint])
 def test_a_monitor_that_validation_never_logs_is_refused_before_anything_runs(tmp_path: Path, callback: Any) -> None:
     for monitor in ("val/nothing", "val/utilisation"):
-        with pytest.raises(ValueError, match=f"^{callback.__name__}: monitor must be one of val/.*; got {monitor}$"):
+        with pytest.raises(ValueError, match=rf"^{callback.__name__}: monitor .*val/.*; got {monitor}$"):
             fit(module(warmup_frames=10**9), tmp_path, 2, callback(monitor=monitor))
 
 
@@ -385,7 +385,7 @@ def test_a_run_that_does_not_fit_says_what_would(tmp_path: Path, monkeypatch: py
         raise torch.OutOfMemoryError(SAID)
 
     monkeypatch.setattr(made, "update_once", full)
-    with pytest.raises(OutOfMemoryAdvice, match=r"an update of 16 transitions takes 7.0 GiB or more") as caught:
+    with pytest.raises(OutOfMemoryAdvice, match=r"\b16 transitions .*7\.0 GiB") as caught:
         trainer(tmp_path).fit(made, data())
     assert is_for_user(caught.value)
     # The replay is too small for less of it to help.
@@ -481,7 +481,7 @@ def test_what_is_no_such_network(content: object, says: str, tmp_path: Path) -> 
 
 
 def test_a_file_that_is_not_there() -> None:
-    with pytest.raises(FileNotFoundError, match=r"warm_start nobody.ckpt: there is no such file"):
+    with pytest.raises(FileNotFoundError, match=r"warm_start nobody\.ckpt: .*no such file"):
         take_network(nn.Linear(1, 1), "nobody.ckpt")
 
 

@@ -92,13 +92,13 @@ def test_a_schedule_of_ones_own_is_refused(tmp_path: Path) -> None:
 
     run = module()
     run.make_scheduler = Mine  # type: ignore[assignment]
-    with pytest.raises(ValueError, match=r"action back .* Mine is none"):
+    with pytest.raises(ValueError, match=r"action back .* Mine "):
         fit(run, tmp_path, 4, Divergence("back"))
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_plain_tables_have_no_rates_to_lower(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"action back .*AfterstateLearning has no optimizer"):
+    with pytest.raises(ValueError, match=r"action back .*AfterstateLearning .*optimizer"):
         tables.fit(tables.module(), tmp_path, 2, callbacks=[Divergence("back")])
 
 

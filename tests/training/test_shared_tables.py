@@ -125,7 +125,7 @@ def test_images_are_the_entries_that_are_the_same() -> None:
 def test_a_part_and_its_changes_want_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     made, levels = tables(), bins(3)
     monkeypatch.setattr(native, "runs_on", lambda values: False)
-    with pytest.raises(ValueError, match=r"part of the tables .*cpu"):
+    with pytest.raises(ValueError, match=r"part of .*tables .*cpu"):
         made.learn(levels, torch.ones(3), torch.ones(3, dtype=torch.bool), 0.5, (0,), Changes.of(made.plan))
 
 
@@ -196,7 +196,7 @@ def test_one_that_does_not_come_is_waited_for_no_longer_than_that(monkeypatch: p
     monkeypatch.setattr(shared_tables, "_LOOK_US", 1000)
     monkeypatch.setattr(shared_tables, "is_alive", lambda pid: True)
     shared = SharedSums(memory_of(1, 2), 1, 0, [1, 2], timedelta(milliseconds=5))
-    with pytest.raises(RuntimeError, match=r"one did not come for 0:00:00\.005"):
+    with pytest.raises(RuntimeError, match=r"0:00:00\.005"):
         shared(torch.ones(1, dtype=torch.float64))
 
 

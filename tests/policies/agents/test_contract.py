@@ -331,5 +331,5 @@ def test_a_game_of_one_step_is_learnt(name: str) -> None:
 @each_agent
 def test_an_action_of_the_other_kind(name: str) -> None:
     wrong = spec_for(name, num_actions=None if name in DISCRETE else 25)
-    with pytest.raises(ValueError, match=r"action must be (discrete|continuous).*NavigationSpec"):
+    with pytest.raises(ValueError, match=r"action .*(discrete|continuous).*NavigationSpec"):
         make(name, spec=wrong)

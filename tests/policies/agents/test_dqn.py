@@ -130,7 +130,7 @@ def test_exploring_is_by_noise_alone_unless_told_otherwise() -> None:
 
 
 def test_atoms_that_are_none() -> None:
-    with pytest.raises(ValueError, match=r"Rainbow: v_max must be above 3; got 3\.0"):
+    with pytest.raises(ValueError, match=r"Rainbow: v_max .*\b3; got 3\.0"):
         make("Rainbow", v_min=3.0, v_max=3.0)
 
 
@@ -181,7 +181,7 @@ def test_levels_by_hand() -> None:
 
 @pytest.mark.parametrize("wrong", [1.5, None])
 def test_a_level_that_is_none(wrong: Any) -> None:
-    with pytest.raises(ValueError, match="RiskLevel: cvar must be above 0"):
+    with pytest.raises(ValueError, match=r"RiskLevel: cvar .*above 0"):
         RiskLevel(wrong)
 
 

@@ -58,7 +58,7 @@ def test_the_largest_bounding_box_goes_first() -> None:
     largest = env.catalogue.box_volume(env.bin)[shown["item_id"]].argmax(1)
     action = VolumeSorted(env, DeepestBottomLeft(env), by="box")(shown)["action"]
     assert torch.equal(action // (env.num_actions // env.visible_items), largest)
-    with pytest.raises(ValueError, match="VolumeSorted: by must be one of volume, box; got 'weight'"):
+    with pytest.raises(ValueError, match=r"VolumeSorted: by .*volume, box; got 'weight'"):
         VolumeSorted(env, DeepestBottomLeft(env), by="weight")
 
 

@@ -264,6 +264,6 @@ def test_it_is_exported(make: Callable[[], PackingPolicy], tmp_path: Path) -> No
 
 
 def test_refined_tables_are_served_and_not_exported(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="refined tables, whose places are counted by the packing kernels"):
+    with pytest.raises(ValueError, match=r"refined tables, .*packing kernels"):
         export_policy(InferencePolicy(refined(), refined().space, "values"), tmp_path / "values.onnx")
     assert not list(tmp_path.iterdir())

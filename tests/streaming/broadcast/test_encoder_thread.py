@@ -162,7 +162,7 @@ async def test_h264_that_fails_ends_its_viewers_and_not_those_of_jpeg(
             await until(lambda video=video, task=task: video.is_waiting or task.done())
             (picture,) = await shown(hub, scene(), still)
             assert picture.codec == "jpeg"
-            with pytest.raises(SubscriptionClosed, match="h264: no codec opens here"):
+            with pytest.raises(SubscriptionClosed, match=r"h264: no codec"):
                 await task
         assert stream.subscriptions == (still,)
         assert encoding.error is None, "the viewers went on with JPEG"

@@ -243,7 +243,7 @@ async def test_whatever_is_asked_for_there_are_at_most_so_many_streams(hub: Hub)
     with pytest.raises(UnknownStream, match="64 streams"):
         hub.subscribe("env3")
     for name in ("env01", "env1e3", "env" + "9" * 50, "env\n1", "nobody", "env0:q"):
-        with pytest.raises(UnknownStream, match=r"watch: stream .*main, .* env and a number"):
+        with pytest.raises(UnknownStream, match=r"watch: stream .*main, .* env "):
             hub.subscribe(name)
     # The program's own streams come first.
     hub.declare("worst")

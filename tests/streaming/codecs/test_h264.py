@@ -183,7 +183,7 @@ def test_arguments_are_refused_in_one_line(change: dict[str, Any], said: str) ->
 
 def test_a_size_that_x264_refuses_leaves_the_encoder_usable() -> None:
     encoder = x264()
-    with pytest.raises(RuntimeError, match=r"^libx264 does not open at 40000×2: "):
+    with pytest.raises(RuntimeError, match=r"^libx264 .*40000×2: "):
         encoder.encode(np.zeros((2, 40000, 3), np.uint8))
     assert encoder.encode(scene()).key
 
@@ -235,10 +235,10 @@ def test_what_must_be_nvenc_is_nothing_else(card: Callable[..., list[str]]) -> N
     encoder = H264Encoder(160, 120, codec="nvenc")
     assert encoder.codec == "nvenc"
     encoder.encode(scene())
-    with pytest.raises(RuntimeError, match=r"^h264_nvenc fails: Generic error in an external library$"):
+    with pytest.raises(RuntimeError, match=r"^h264_nvenc fails: Generic error"):
         encoder.encode(scene())
     assert encoder.encode(scene()).key, "the next frame tries again, with a new session"
-    with pytest.raises(RuntimeError, match=r"^h264_nvenc does not open at 160×120: Cannot allocate memory$"):
+    with pytest.raises(RuntimeError, match=r"^h264_nvenc .*160×120: Cannot allocate"):
         H264Encoder(160, 120, codec="nvenc")
 
 

@@ -57,7 +57,7 @@ def test_the_bitrate_is_a_ceiling() -> None:
 
 @pytest.mark.parametrize(("width", "height"), [(161, 120), (160, 121), (65500, 65500)])
 def test_a_size_that_x264_refuses(width: int, height: int) -> None:
-    with pytest.raises(RuntimeError, match=rf"^libx264 does not open at {width}×{height}: .+"):
+    with pytest.raises(RuntimeError, match=rf"^libx264 .*{width}×{height}: .+"):
         opened(width, height)
 
 

@@ -187,7 +187,7 @@ def gives_garbage(planes: list[Tensor], quality: int) -> list[Tensor]:
 
 def test_the_first_that_encodes_is_taken() -> None:
     assert NvJpeg(CPU, {"one": refuses, "two": gives_garbage, "three": by_opencv}).backend == "three"
-    with pytest.raises(RuntimeError, match=r"^one: no NVJPEG in this build; two: what it gives is no JPEG file$"):
+    with pytest.raises(RuntimeError, match=r"^one: no NVJPEG .*; two: .*no JPEG file$"):
         NvJpeg(CPU, {"one": refuses, "two": gives_garbage})
     with pytest.raises(RuntimeError, match=r"^NVJPEG .*cpu$"):
         NvJpeg(CPU)

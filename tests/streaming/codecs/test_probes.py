@@ -114,7 +114,7 @@ def test_what_is_tried_of_nvjpeg(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvjpeg, "installed_backends", lambda _: {"good": by_opencv, "bad": refuses})
     assert nvjpeg.self_test("good", "cpu") == ""
     assert nvjpeg.self_test("bad", "cpu") == "no NVJPEG in this build"
-    with pytest.raises(Unavailable, match="cuda:99 cannot be used"):
+    with pytest.raises(Unavailable, match=r"cuda:99 cannot"):
         nvjpeg.self_test("good", "cuda:99")
 
 

@@ -407,7 +407,7 @@ def test_rendered_frames_go_out() -> None:
     stamp = MESSAGES.store.deserialize_cdr(pictures[0], COMPRESSED).header.stamp
     assert (len(pictures), stamp.sec) == (1, 5)
     assert MESSAGES.image(pictures[0], COMPRESSED).pixels.shape == (8, 12, 3)
-    with pytest.raises(ValueError, match="with a camera_topic or a server"), bridge(Told(), Robot()) as without:
+    with pytest.raises(ValueError, match=r"camera_topic .*server"), bridge(Told(), Robot()) as without:
         without.publish_frame(frame)
 
 
@@ -485,7 +485,7 @@ def test_a_start_that_fails_leaves_nothing_running(observations: Any) -> None:
     robot = Robot(transport)
     with server() as page:
         made = bridge(Told(observations=observations), robot, server=page, camera_topic="/view")
-        with pytest.raises(RuntimeError, match="no more readers"):
+        with pytest.raises(RuntimeError, match=r"more readers"):
             made.start()
         assert transport.closed
         assert not threads()

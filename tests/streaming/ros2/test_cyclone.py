@@ -142,18 +142,18 @@ def test_a_writer_that_leaves_is_no_message(dds: CycloneDds, elsewhere: Elsewher
 
 
 def test_a_domain_in_use_and_one_that_is_none_are_one_line(dds: CycloneDds) -> None:
-    with pytest.raises(ValueError, match=rf"network in domain {DOMAIN}") as error:
+    with pytest.raises(ValueError, match=rf"domain {DOMAIN}") as error:
         CycloneDds(DOMAIN)
     assert "\n" not in str(error.value)
     for bad in (233, -1, 1.5, "a"):
-        with pytest.raises(ValueError, match="domain must be"):
+        with pytest.raises(ValueError, match=rf"domain .*{bad}"):
             CycloneDds(bad)  # type: ignore[arg-type]
 
 
 def test_a_network_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     config = '<CycloneDDS><Domain><General><Interfaces><NetworkInterface name="nowhere0"/></Interfaces></General>'
     monkeypatch.setenv("CYCLONEDDS_URI", config + "</Domain></CycloneDDS>")
-    with pytest.raises(ValueError, match=f"network in domain {DOMAIN}"):
+    with pytest.raises(ValueError, match=rf"domain {DOMAIN}"):
         CycloneDds(DOMAIN)
     monkeypatch.delenv("CYCLONEDDS_URI")
     made = CycloneDds(DOMAIN)
@@ -169,5 +169,5 @@ def test_the_environment_names_the_domain(monkeypatch: pytest.MonkeyPatch) -> No
     assert made.domain == DOMAIN
     made.close()
     monkeypatch.setenv("ROS_DOMAIN_ID", "all")
-    with pytest.raises(ValueError, match="domain must be a whole number"):
+    with pytest.raises(ValueError, match=r"domain .*whole number"):
         CycloneDds()

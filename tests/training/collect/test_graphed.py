@@ -361,7 +361,7 @@ def test_an_error_after_an_operator_that_went_well_says_which() -> None:
     def lose_the_stream(x: Tensor) -> None:
         raise ValueError("the stream is lost\nand more")
 
-    with pytest.raises(RuntimeError, match=r"aten\.add\.Tensor fails: the stream is lost"), operator_named(WHAT):
+    with pytest.raises(RuntimeError, match=r"aten\.add\.Tensor .*stream is lost"), operator_named(WHAT):
         lose_the_stream(torch.zeros(3) + 1)
 
 

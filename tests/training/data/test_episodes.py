@@ -100,7 +100,7 @@ def test_without_a_data_module_there_are_episodes_all_the_same() -> None:
     ("data", "kind"), [(Episodes, "BatchedEnv"), (PackingEpisodes, "PackingEnv"), (NavigationWorlds, "MarineNavEnv")]
 )
 def test_a_module_without_the_environment_that_it_wants(data: Any, kind: str) -> None:
-    with pytest.raises(ValueError, match=f"must train in a {kind}, and its env is a NoneType"):
+    with pytest.raises(ValueError, match=rf"{kind}\b.*NoneType"):
         suite_of(connected(None, data()))
 
 
@@ -243,7 +243,7 @@ def test_scores_of_a_suite() -> None:
 
 def test_the_worlds_of_training_are_refused() -> None:
     worlds = attached(NavigationWorlds(seed=9, **SMALL), trained(seed=9))
-    with pytest.raises(ValueError, match=r"must differ from 9, .*'test': 9, 'validate': 253"):
+    with pytest.raises(ValueError, match=r"\b9\b.*'test': 9, 'validate': 253"):
         worlds.val_dataloader()
 
 

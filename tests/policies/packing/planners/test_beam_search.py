@@ -308,13 +308,13 @@ def test_numbers_and_words_that_cannot_be() -> None:
     env = environment(include=SHOWN)
     tables = tables_of(env)
     for name in ("depth", "beam"):
-        with pytest.raises(ValueError, match=f"StreamSearch: {name} must be at least 1; got 0"):
+        with pytest.raises(ValueError, match=rf"StreamSearch: {name} .*\b1; got 0"):
             StreamSearch(env, tables, **{name: 0})
     with pytest.raises(ValueError, match=r"VisibleSearch: visible_items .*1$"):
         VisibleSearch(env, tables)
-    with pytest.raises(ValueError, match="VisibleSearch: depth must be at most 3; got 4"):
+    with pytest.raises(ValueError, match=r"VisibleSearch: depth .*\b3; got 4"):
         VisibleSearch(environment(visible_items=3), tables, depth=4)
-    with pytest.raises(ValueError, match="ExpectedPlacement: knows must be one of the distribution, the boxes"):
+    with pytest.raises(ValueError, match=r"ExpectedPlacement: knows .*the distribution, the boxes"):
         ExpectedPlacement(env, tables, knows="the true stream")
 
 
