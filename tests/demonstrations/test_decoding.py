@@ -83,33 +83,38 @@ def audio(data: bytes) -> bytes:
     return file.getvalue()
 
 
-BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "empty": (lambda data: b"", "it does not begin like an MP4 file"),
-    "a playlist that names another file": (
-        lambda data: b"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nfile:///etc/passwd\n",
-        "it does not begin like an MP4 file",
-    ),
-    "its beginning alone": (
-        lambda data: data[:64],
-        "it cannot be read as an MP4 file with a video that decodes: Invalid data",
-    ),
-    "cut off": (
-        lambda data: data[: len(data) // 2],
-        "it cannot be read as an MP4 file with a video that decodes: Invalid data",
-    ),
-    "corrupt": (corrupt, "it cannot be read as an MP4 file with a video that decodes: Invalid data"),
-    "changed": (changed, "it cannot be read as an MP4 file with a video that decodes: Invalid data"),
-    "noise": (
-        lambda data: data[:32] + np.random.default_rng(0).bytes(len(data) - 32),
-        "it cannot be read as an MP4 file with a video that decodes: ",
-    ),
-    "sound": (audio, "it has no video stream"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_a_file_that_does_not_decode_is_named(noise: Path, tmp_path: Path, name: str) -> None:
-    spoil, says = BAD[name]
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        pytest.param(lambda data: b"", "it does not begin like an MP4 file", id="empty"),
+        pytest.param(
+            lambda data: b"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nfile:///etc/passwd\n",
+            "it does not begin like an MP4 file",
+            id="a playlist that names another file",
+        ),
+        pytest.param(
+            lambda data: data[:64],
+            "it cannot be read as an MP4 file with a video that decodes: Invalid data",
+            id="its beginning alone",
+        ),
+        pytest.param(
+            lambda data: data[: len(data) // 2],
+            "it cannot be read as an MP4 file with a video that decodes: Invalid data",
+            id="cut off",
+        ),
+        pytest.param(corrupt, "it cannot be read as an MP4 file with a video that decodes: Invalid data", id="corrupt"),
+        pytest.param(changed, "it cannot be read as an MP4 file with a video that decodes: Invalid data", id="changed"),
+        pytest.param(
+            lambda data: data[:32] + np.random.default_rng(0).bytes(len(data) - 32),
+            "it cannot be read as an MP4 file with a video that decodes: ",
+            id="noise",
+        ),
+        pytest.param(audio, "it has no video stream", id="sound"),
+    ],
+)
+def test_a_file_that_does_not_decode_is_named(
+    noise: Path, tmp_path: Path, spoil: Callable[[bytes], bytes], says: str
+) -> None:
     path = tmp_path / "bad.mp4"
     path.write_bytes(spoil(noise.read_bytes()))
     with pytest.raises(ValueError, match=rf"demonstrations: bad.mp4: {says}") as error:
@@ -326,19 +331,6 @@ def test_lengths_add_up(lengths: list[int]) -> None:
         ClipStore(frames, lengths, TensorDict(batch_size=[7]), fps=10.0)
 
 
-# a, b, c and d of the matrix of a track: what is in column p and row q is shown in column a·p + c·q, row b·p + d·q.
-TURNS: dict[str, tuple[tuple[int, int, int, int], Callable[[np.ndarray], np.ndarray]]] = {
-    "as it is": ((1, 0, 0, 1), lambda frame: frame),
-    "90 degrees clockwise": ((0, 1, -1, 0), lambda frame: np.rot90(frame, -1)),
-    "180 degrees": ((-1, 0, 0, -1), lambda frame: np.rot90(frame, 2)),
-    "270 degrees clockwise": ((0, -1, 1, 0), lambda frame: np.rot90(frame, 1)),
-    "left and right": ((-1, 0, 0, 1), np.fliplr),
-    "top and bottom": ((1, 0, 0, -1), np.flipud),
-    "rows and columns": ((0, 1, 1, 0), lambda frame: frame.swapaxes(0, 1)),
-    "rows and columns, turned": ((0, -1, -1, 0), lambda frame: np.rot90(frame.swapaxes(0, 1), 2)),
-}
-
-
 def turned(path: Path, to: Path, matrix: tuple[float, float, float, float]) -> Path:
     """A file whose first track is shown by another matrix, as a phone writes it."""
     data = path.read_bytes()
@@ -358,10 +350,28 @@ def corners(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return drawn.write_video(tmp_path_factory.mktemp("corners") / "corners.mp4", [frame[..., None].repeat(3, 2)] * 2)
 
 
-@pytest.mark.parametrize("turn", TURNS)
+# a, b, c and d of the matrix of a track: what is in column p and row q is shown in column a·p + c·q, row b·p + d·q.
+@pytest.mark.parametrize(
+    ("matrix", "shown"),
+    [
+        pytest.param((1, 0, 0, 1), lambda frame: frame, id="as it is"),
+        pytest.param((0, 1, -1, 0), lambda frame: np.rot90(frame, -1), id="90 degrees clockwise"),
+        pytest.param((-1, 0, 0, -1), lambda frame: np.rot90(frame, 2), id="180 degrees"),
+        pytest.param((0, -1, 1, 0), lambda frame: np.rot90(frame, 1), id="270 degrees clockwise"),
+        pytest.param((-1, 0, 0, 1), np.fliplr, id="left and right"),
+        pytest.param((1, 0, 0, -1), np.flipud, id="top and bottom"),
+        pytest.param((0, 1, 1, 0), lambda frame: frame.swapaxes(0, 1), id="rows and columns"),
+        pytest.param((0, -1, -1, 0), lambda frame: np.rot90(frame.swapaxes(0, 1), 2), id="rows and columns, turned"),
+    ],
+)
 @pytest.mark.parametrize("is_small", [False, True])
-def test_frames_are_turned_as_they_are_to_be_shown(corners: Path, tmp_path: Path, turn: str, is_small: bool) -> None:
-    matrix, shown = TURNS[turn]
+def test_frames_are_turned_as_they_are_to_be_shown(
+    corners: Path,
+    tmp_path: Path,
+    matrix: tuple[int, int, int, int],
+    shown: Callable[[np.ndarray], np.ndarray],
+    is_small: bool,
+) -> None:
     path = turned(corners, tmp_path / "phone.mp4", matrix)
     quarters = shown(np.array([[20, 90], [160, 230]], np.uint8)[..., None])
     height, width = shown(np.empty((96, 128, 1))).shape[:2]

@@ -115,21 +115,23 @@ def test_parts_of_minari_are_asked_for_by_their_whole_names(tmp_path: Path) -> N
     assert torch.equal(found.rows["observation.state"], row_files.joined("state"))
 
 
-BAD_EPISODES: dict[str, dict[str, Any]] = {
-    "NaN": {"obs__state": np.full((3, 4), np.nan)},
-    "no actions": {"actions": None},
-    "words": {"obs__state": np.array([b"a", b"b", b"c"])},
-    "another width": {"obs__state": np.zeros((3, 5))},
-    "another entry": {"obs__more": np.zeros((3, 5))},
-    "a row too few": {"obs__state": np.zeros((2, 4))},
-}
-
-
-@pytest.mark.parametrize("name", BAD_EPISODES)
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        pytest.param({"obs__state": np.full((3, 4), np.nan)}, id="NaN"),
+        pytest.param({"actions": None}, id="no actions"),
+        pytest.param({"obs__state": np.array([b"a", b"b", b"c"])}, id="words"),
+        pytest.param({"obs__state": np.zeros((3, 5))}, id="another width"),
+        pytest.param({"obs__more": np.zeros((3, 5))}, id="another entry"),
+        pytest.param({"obs__state": np.zeros((2, 4))}, id="a row too few"),
+    ],
+)
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_bad_episode_is_skipped(name: str, number: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bad_episode_is_skipped(
+    arrays: dict[str, Any], number: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     length = row_files.LENGTHS[number]
-    places: dict[str, Any] = dict(BAD_EPISODES[name])
+    places: dict[str, Any] = dict(arrays)
     for place, values in places.items():
         if values is not None:
             places[place] = np.resize(values, (length - 3 + len(values), *values.shape[1:]))
@@ -156,22 +158,22 @@ def test_where_no_episode_can_be_used_the_first_says_why(tmp_path: Path) -> None
         read_demonstrations(path, on_bad="no")  # type: ignore[arg-type]
 
 
-NAMES: dict[str, Any] = {
-    "bytes": np.array([b"demo_2", b"demo_0"]),
-    "wide bytes": np.array([b"demo_2", b"demo_0"], "S200"),
-    "bytes of any length": np.array([b"demo_2", b"demo_0"], h5py.string_dtype("ascii")),
-    "text": np.array(["demo_2", "demo_0"], h5py.string_dtype("utf-8", 12)),
-    "text of any length": ["demo_2", "demo_0"],
-    "padded by spaces": np.array([b"demo_2  ", b"demo_0  "]),
-}
-
-
-@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(np.array([b"demo_2", b"demo_0"]), id="bytes"),
+        pytest.param(np.array([b"demo_2", b"demo_0"], "S200"), id="wide bytes"),
+        pytest.param(np.array([b"demo_2", b"demo_0"], h5py.string_dtype("ascii")), id="bytes of any length"),
+        pytest.param(np.array(["demo_2", "demo_0"], h5py.string_dtype("utf-8", 12)), id="text"),
+        pytest.param(["demo_2", "demo_0"], id="text of any length"),
+        pytest.param(np.array([b"demo_2  ", b"demo_0  "]), id="padded by spaces"),
+    ],
+)
 @pytest.mark.parametrize("compression", [None, "gzip"])
-def test_masks_are_read_whatever_strings_they_hold(tmp_path: Path, kind: str, compression: str | None) -> None:
+def test_masks_are_read_whatever_strings_they_hold(tmp_path: Path, names: Any, compression: str | None) -> None:
     path = row_files.write_robomimic(tmp_path / "a.hdf5")
     with h5py.File(path, "a") as file:
-        file.create_dataset("mask/valid", data=NAMES[kind], compression=compression)
+        file.create_dataset("mask/valid", data=names, compression=compression)
         file["mask/none"] = np.array([], "S8")
     assert read_demonstrations(path).about["masks"] == {"none": [], "train": [0, 1], "valid": [2, 0]}
 

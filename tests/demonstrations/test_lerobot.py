@@ -191,63 +191,90 @@ def changed_data(name: str, values: Any, kind: Any = None) -> Callable[[Path], N
 
 
 # A fault of the table of episodes is a fault of the whole.
-WHOLE = {
-    "episodes that are there twice": (changed_row(1, episode_index=0), "every episode once"),
-    "no length": (changed_row(1, length=0), "lengths from 1"),
-    "a negative time": (changed_row(1, **{"VIDEO/from_timestamp": -1.0}), "numbers from 0 on"),
-    "an infinite time": (changed_row(1, **{"VIDEO/to_timestamp": float("inf")}), "to_timestamp: .*finite; row 1"),
-    "a null": (changed_row(1, **{"VIDEO/file_index": None}), "file_index: 1 values are null"),
-    "words for numbers": (
-        lambda root: drawn.write_episodes(root, [drawn.episode_row(i) | {"length": "5"} for i in range(4)]),
-        "numbers or flags, not string",
-    ),
-    "no parquet": (
-        lambda root: (root / "meta/episodes/chunk-000/file-000.parquet").write_bytes(b"PAR1" + bytes(64) + b"PAR1"),
-        "a parquet file",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", WHOLE)
-def test_the_table_of_episodes_is_checked(copy: Path, name: str) -> None:
-    spoil, says = WHOLE[name]
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        pytest.param(changed_row(1, episode_index=0), "every episode once", id="episodes that are there twice"),
+        pytest.param(changed_row(1, length=0), "lengths from 1", id="no length"),
+        pytest.param(changed_row(1, **{"VIDEO/from_timestamp": -1.0}), "numbers from 0 on", id="a negative time"),
+        pytest.param(
+            changed_row(1, **{"VIDEO/to_timestamp": float("inf")}),
+            "to_timestamp: .*finite; row 1",
+            id="an infinite time",
+        ),
+        pytest.param(changed_row(1, **{"VIDEO/file_index": None}), "file_index: 1 values are null", id="a null"),
+        pytest.param(
+            lambda root: drawn.write_episodes(root, [drawn.episode_row(i) | {"length": "5"} for i in range(4)]),
+            "numbers or flags, not string",
+            id="words for numbers",
+        ),
+        pytest.param(
+            lambda root: (root / "meta/episodes/chunk-000/file-000.parquet").write_bytes(b"PAR1" + bytes(64) + b"PAR1"),
+            "a parquet file",
+            id="no parquet",
+        ),
+    ],
+)
+def test_the_table_of_episodes_is_checked(copy: Path, spoil: Any, says: Any) -> None:
     spoil(copy)
     with pytest.raises(ValueError, match=says):
         load(copy, on_bad="skip")
 
 
 # A fault of the rows of a video is that video's alone.
-ONE = {
-    "times in no order": (changed_row(2, **{"VIDEO/to_timestamp": 0.0}), "to_timestamp behind from_timestamp"),
-    "times too long": (changed_row(2, **{"VIDEO/to_timestamp": 1.0}), "6 frames, 0.6 s of video, within one"),
-    "more rows than frames": (changed_row(2, length=7, dataset_to_index=19), "7 rows, not 6"),
-    "another index": (changed_row(2, dataset_from_index=11), "6 rows, not 6, and indices for 7"),
-    "no rows": (changed_data("episode_index", [7] * 6), "rows of episode 2"),
-    "rows mixed": (changed_data("episode_index", [2, 2, 3, 2, 2, 2]), "rows must be in the order of their episodes"),
-    "frames left out": (changed_data("frame_index", [0, 1, 3, 4, 5, 6]), "frame_index 0, 1, 2"),
-    "time runs back": (changed_data("timestamp", [0.0, 0.1, 0.2, 0.1, 0.4, 0.5]), r"timestamp .*0\.1 s in row 3"),
-    "an action that is not finite": (
-        changed_data("action", [[float("nan"), 1.0]] * 6),
-        r"action: .*finite; row 0 is \[nan, 1\.0\]",
-    ),
-    "actions of several lengths": (
-        changed_data("action", [[1.0], [1.0, 2.0], [1.0], [1.0], [1.0], [1.0]]),
-        "action: .*one length, not 1 to 2",
-    ),
-    "actions of another length": (changed_data("action", [[1.0, 2.0, 3.0]] * 6), r"action: .*shape \(2,\) in each"),
-    "no actions": (
-        lambda root: drawn.write_data(
-            root, (0, 1), {name: value for name, value in drawn.data_columns(2).items() if name != "action"}
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        pytest.param(
+            changed_row(2, **{"VIDEO/to_timestamp": 0.0}), "to_timestamp behind from_timestamp", id="times in no order"
         ),
-        "no column action",
-    ),
-    "no rows at all": (lambda root: (root / "data/chunk-000/file-001.parquet").unlink(), "there is no such file"),
-}
-
-
-@pytest.mark.parametrize("name", ONE)
-def test_rows_that_cannot_be_used_are_named_and_skipped_with_their_video(copy: Path, name: str) -> None:
-    spoil, says = ONE[name]
+        pytest.param(
+            changed_row(2, **{"VIDEO/to_timestamp": 1.0}), "6 frames, 0.6 s of video, within one", id="times too long"
+        ),
+        pytest.param(changed_row(2, length=7, dataset_to_index=19), "7 rows, not 6", id="more rows than frames"),
+        pytest.param(changed_row(2, dataset_from_index=11), "6 rows, not 6, and indices for 7", id="another index"),
+        pytest.param(changed_data("episode_index", [7] * 6), "rows of episode 2", id="no rows"),
+        pytest.param(
+            changed_data("episode_index", [2, 2, 3, 2, 2, 2]),
+            "rows must be in the order of their episodes",
+            id="rows mixed",
+        ),
+        pytest.param(changed_data("frame_index", [0, 1, 3, 4, 5, 6]), "frame_index 0, 1, 2", id="frames left out"),
+        pytest.param(
+            changed_data("timestamp", [0.0, 0.1, 0.2, 0.1, 0.4, 0.5]),
+            r"timestamp .*0\.1 s in row 3",
+            id="time runs back",
+        ),
+        pytest.param(
+            changed_data("action", [[float("nan"), 1.0]] * 6),
+            r"action: .*finite; row 0 is \[nan, 1\.0\]",
+            id="an action that is not finite",
+        ),
+        pytest.param(
+            changed_data("action", [[1.0], [1.0, 2.0], [1.0], [1.0], [1.0], [1.0]]),
+            "action: .*one length, not 1 to 2",
+            id="actions of several lengths",
+        ),
+        pytest.param(
+            changed_data("action", [[1.0, 2.0, 3.0]] * 6),
+            r"action: .*shape \(2,\) in each",
+            id="actions of another length",
+        ),
+        pytest.param(
+            lambda root: drawn.write_data(
+                root, (0, 1), {name: value for name, value in drawn.data_columns(2).items() if name != "action"}
+            ),
+            "no column action",
+            id="no actions",
+        ),
+        pytest.param(
+            lambda root: (root / "data/chunk-000/file-001.parquet").unlink(),
+            "there is no such file",
+            id="no rows at all",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_used_are_named_and_skipped_with_their_video(copy: Path, spoil: Any, says: Any) -> None:
     spoil(copy)
     with pytest.raises(ValueError, match=says) as error:
         load(copy)
@@ -337,22 +364,22 @@ def test_frames_of_a_fragmented_video_are_counted(tmp_path: Path) -> None:
     assert (load(tmp_path).frames.float().mean((1, 2, 3)) - 2 * torch.arange(120)).abs().max() < 1.5
 
 
-CLOCKS = {
-    "at another rate": [i / 9.8 for i in range(6)],
-    "that begins late": [0.05 + i / 10 for i in range(6)],
-    "that lost a frame": [0.0, 0.1, 0.2, 0.4, 0.5, 0.6],
-    "of the day": [1e5 + i / 10 for i in range(6)],
-}
-
-
-@pytest.mark.parametrize("name", CLOCKS)
-def test_frames_go_by_frame_index_whatever_the_clock(copy: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "times",
+    [
+        pytest.param([i / 9.8 for i in range(6)], id="at another rate"),
+        pytest.param([0.05 + i / 10 for i in range(6)], id="that begins late"),
+        pytest.param([0.0, 0.1, 0.2, 0.4, 0.5, 0.6], id="that lost a frame"),
+        pytest.param([1e5 + i / 10 for i in range(6)], id="of the day"),
+    ],
+)
+def test_frames_go_by_frame_index_whatever_the_clock(copy: Path, times: Any, caplog: pytest.LogCaptureFixture) -> None:
     """One line says how far it is off, if that is more than half a frame."""
-    changed_data("timestamp", CLOCKS[name], pa.float64())(copy)
+    changed_data("timestamp", times, pa.float64())(copy)
     store = load(copy, size=(8, 8))
     colors = torch.tensor([drawn.color(2, i) for i in range(6)])
     assert (store.frames[12:18].float().mean((2, 3)) - colors).abs().max() < 5
-    off = max(abs(time * FPS - i) for i, time in enumerate(CLOCKS[name]))
+    off = max(abs(time * FPS - i) for i, time in enumerate(times))
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == (off > 0.5)
     assert all(

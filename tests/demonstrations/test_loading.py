@@ -97,59 +97,73 @@ def test_frames_and_rows_agree_within_one(tmp_path: Path, rows: int, wants: int)
     assert (store.frames.float().mean((2, 3)) - colors).abs().max() < 5
 
 
-BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "corrupt": (lambda path: path.write_bytes(path.read_bytes()[:1500]), "an MP4 file with a video that decodes"),
-    "short": (
-        lambda path: np.save(path.with_suffix(".npy"), drawn.actions(1, 9)),
-        "9 frames, .* within one, not 6",
-    ),
-    "long": (
-        lambda path: np.save(path.with_suffix(".npy"), drawn.actions(1, 4)),
-        "4 frames, .* within one, not more",
-    ),
-    "of another rate": (
-        lambda path: drawn.write_video(path, [drawn.picture(1, i) for i in range(6)], fps=15),
-        "10 frames a second, not 15",
-    ),
-    "of no steady rate": (
-        lambda path: drawn.write_video(path, [drawn.picture(1, i) for i in range(6)], times=[0, 1, 2, 5, 6, 7]),
-        "frames a second|as .* a second give",
-    ),
-    "without actions": (lambda path: path.with_suffix(".npy").unlink(), "a file of actions is missing"),
-    "with pickled actions": (
-        lambda path: np.save(path.with_suffix(".npy"), np.array([{}] * 6, object)),
-        ".*plain numbers|an array of numbers, no pickled objects",
-    ),
-    "with other actions": (
-        lambda path: np.save(path.with_suffix(".npy"), np.zeros((6, 3), np.float32)),
-        r"action of float32 \(2,\), as .* has, not float32 \(3,\)",
-    ),
-    "with a huge array in few bytes": (
-        lambda path: path.with_suffix(".npy").write_bytes(
-            b"\x93NUMPY\x01\x00"
-            + (118).to_bytes(2, "little")
-            + b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 2), }".ljust(117)
-            + b"\n"
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        pytest.param(
+            lambda path: path.write_bytes(path.read_bytes()[:1500]),
+            "an MP4 file with a video that decodes",
+            id="corrupt",
         ),
-        "at most .* bytes of plain numbers",
-    ),
-    "with words": (
-        lambda path: np.save(path.with_suffix(".npy"), np.array(["a"] * 6)),
-        "rows of numbers or flags",
-    ),
-    "with infinite actions": (
-        lambda path: np.save(path.with_suffix(".npy"), np.full((6, 2), np.inf)),
-        r"action: .*finite; row 0 is \[inf, inf\]",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
+        pytest.param(
+            lambda path: np.save(path.with_suffix(".npy"), drawn.actions(1, 9)),
+            "9 frames, .* within one, not 6",
+            id="short",
+        ),
+        pytest.param(
+            lambda path: np.save(path.with_suffix(".npy"), drawn.actions(1, 4)),
+            "4 frames, .* within one, not more",
+            id="long",
+        ),
+        pytest.param(
+            lambda path: drawn.write_video(path, [drawn.picture(1, i) for i in range(6)], fps=15),
+            "10 frames a second, not 15",
+            id="of another rate",
+        ),
+        pytest.param(
+            lambda path: drawn.write_video(path, [drawn.picture(1, i) for i in range(6)], times=[0, 1, 2, 5, 6, 7]),
+            "frames a second|as .* a second give",
+            id="of no steady rate",
+        ),
+        pytest.param(
+            lambda path: path.with_suffix(".npy").unlink(), "a file of actions is missing", id="without actions"
+        ),
+        pytest.param(
+            lambda path: np.save(path.with_suffix(".npy"), np.array([{}] * 6, object)),
+            ".*plain numbers|an array of numbers, no pickled objects",
+            id="with pickled actions",
+        ),
+        pytest.param(
+            lambda path: np.save(path.with_suffix(".npy"), np.zeros((6, 3), np.float32)),
+            r"action of float32 \(2,\), as .* has, not float32 \(3,\)",
+            id="with other actions",
+        ),
+        pytest.param(
+            lambda path: path.with_suffix(".npy").write_bytes(
+                b"\x93NUMPY\x01\x00"
+                + (118).to_bytes(2, "little")
+                + b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 2), }".ljust(117)
+                + b"\n"
+            ),
+            "at most .* bytes of plain numbers",
+            id="with a huge array in few bytes",
+        ),
+        pytest.param(
+            lambda path: np.save(path.with_suffix(".npy"), np.array(["a"] * 6)),
+            "rows of numbers or flags",
+            id="with words",
+        ),
+        pytest.param(
+            lambda path: np.save(path.with_suffix(".npy"), np.full((6, 2), np.inf)),
+            r"action: .*finite; row 0 is \[inf, inf\]",
+            id="with infinite actions",
+        ),
+    ],
+)
 def test_bad_videos_are_named_and_skipped_on_request(
-    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, spoil: Callable[[Path], Any], says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     paths = [drawn.write_plain(tmp_path, each, i, 6) for i, each in enumerate(("a", "b", "c"))]
-    spoil, says = BAD[name]
     spoil(paths[1])
     with pytest.raises(ValueError, match=says) as error:
         load(paths)
@@ -188,23 +202,32 @@ def test_bad_sidecars_are_named(tmp_path: Path, name: str, text: str, says: str)
 
 
 VIDEO = f"videos/{drawn.CAMERA}/chunk-000/file-001.mp4"
-BAD_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "missing": (lambda path: path.unlink(), "there is no such file"),
-    "short": (lambda path: drawn.write_video(path, [drawn.picture(2, i) for i in range(4)]), "6 frames.*, not 4"),
-    "of frames that are late, at the right rate on average": (
-        lambda path: drawn.write_video(path, [drawn.picture(2, 0)] * 300, times=[i + (i > 2) for i in range(300)]),
-        r"frame 3 at 0\.3 s, as 10 a second give, not 0\.4 s",
-    ),
-    "of another size": (
-        lambda path: drawn.write_video(path, [drawn.picture(2, i, (32, 32)) for i in range(6)]),
-        "frames of 48×64, not 32×32",
-    ),
-}
 
 
-@pytest.mark.parametrize("name", BAD_FILES)
-def test_bad_videos_of_a_dataset_are_named_and_skipped_on_request(copy: Path, name: str) -> None:
-    spoil, says = BAD_FILES[name]
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        pytest.param(lambda path: path.unlink(), "there is no such file", id="missing"),
+        pytest.param(
+            lambda path: drawn.write_video(path, [drawn.picture(2, i) for i in range(4)]),
+            "6 frames.*, not 4",
+            id="short",
+        ),
+        pytest.param(
+            lambda path: drawn.write_video(path, [drawn.picture(2, 0)] * 300, times=[i + (i > 2) for i in range(300)]),
+            r"frame 3 at 0\.3 s, as 10 a second give, not 0\.4 s",
+            id="of frames that are late, at the right rate on average",
+        ),
+        pytest.param(
+            lambda path: drawn.write_video(path, [drawn.picture(2, i, (32, 32)) for i in range(6)]),
+            "frames of 48×64, not 32×32",
+            id="of another size",
+        ),
+    ],
+)
+def test_bad_videos_of_a_dataset_are_named_and_skipped_on_request(
+    copy: Path, spoil: Callable[[Path], Any], says: str
+) -> None:
     spoil(copy / VIDEO)
     with pytest.raises(ValueError, match=says) as error:
         load(copy)

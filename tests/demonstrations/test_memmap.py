@@ -150,25 +150,32 @@ def cut(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "no rate": (changed("clips", fps=None), "fps must be a finite number"),
-    "no key": (changed("clips", image_key=["a"]), "an image_key"),
-    "an empty key": (changed("clips", image_key="a//b"), "names of entries"),
-    "no tasks": (changed("clips", tasks=[1]), "tasks by their numbers"),
-    "no stats": (changed("clips", stats=[1]), "stats: .*an object"),
-    "no videos": (changed("clips", videos=[{"name": 1}]), "videos of name, frames"),
-    "frames of floats": (changed("frames", stored="float32"), r"frames \(3, H, W\) uint8"),
-    "frames of one channel": (changed("frames", shape=[1, 12, 16]), r"frames \(3, H, W\) uint8"),
-    "frames of another size": (changed("frames", shape=[3, 12, 17]), r"_frames: .*uint8 of shape \(22, 3, 12, 17\)"),
-    "frames as numbers": (changed("frames", dtype="float32"), "dtype to be one of uint8"),
-    "frames cut off": (cut, r"_frames\.memmap: .*12,672 bytes, \(22, 3, 12, 16\) of uint8, not 12,671 bytes"),
-}
 """Beside those of demonstrations of rows alone, which `test_reading.py` has."""
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_strangers_store_is_checked(clips: Path, name: str) -> None:
-    spoil, says = BAD[name]
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        pytest.param(changed("clips", fps=None), "fps must be a finite number", id="no rate"),
+        pytest.param(changed("clips", image_key=["a"]), "an image_key", id="no key"),
+        pytest.param(changed("clips", image_key="a//b"), "names of entries", id="an empty key"),
+        pytest.param(changed("clips", tasks=[1]), "tasks by their numbers", id="no tasks"),
+        pytest.param(changed("clips", stats=[1]), "stats: .*an object", id="no stats"),
+        pytest.param(changed("clips", videos=[{"name": 1}]), "videos of name, frames", id="no videos"),
+        pytest.param(changed("frames", stored="float32"), r"frames \(3, H, W\) uint8", id="frames of floats"),
+        pytest.param(changed("frames", shape=[1, 12, 16]), r"frames \(3, H, W\) uint8", id="frames of one channel"),
+        pytest.param(
+            changed("frames", shape=[3, 12, 17]),
+            r"_frames: .*uint8 of shape \(22, 3, 12, 17\)",
+            id="frames of another size",
+        ),
+        pytest.param(changed("frames", dtype="float32"), "dtype to be one of uint8", id="frames as numbers"),
+        pytest.param(
+            cut, r"_frames\.memmap: .*12,672 bytes, \(22, 3, 12, 16\) of uint8, not 12,671 bytes", id="frames cut off"
+        ),
+    ],
+)
+def test_a_strangers_store_is_checked(clips: Path, spoil: Callable[[Path], Any], says: str) -> None:
     spoil(clips)
     with pytest.raises(ValueError, match=says) as error:
         load_demonstrations(clips, device="cpu")

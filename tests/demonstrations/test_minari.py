@@ -49,38 +49,42 @@ def batch(**columns: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(usual | columns)
 
 
-STRANGE: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "packed": (
-        lambda path: row_files.write_arrow(path, batch(), compression="zstd"),
-        "packed",
-    ),
-    "two batches": (lambda path: row_files.write_arrow(path, batch(), batch()), "one batch"),
-    "text": (
-        lambda path: row_files.write_arrow(path, batch(observations=pa.array(["a"] * 4))),
-        "part-0.arrow: observations: .*numbers or flags, not string",
-    ),
-    "nulls": (
-        lambda path: row_files.write_arrow(path, batch(actions=pa.array([1.0, None, 2.0, 3.0]))),
-        "actions: 1 values are null",
-    ),
-    "no actions": (
-        lambda path: row_files.write_arrow(path, batch().drop_columns(["actions"])),
-        "observations and actions, once each",
-    ),
-    "of another form": (
-        lambda path: row_files.write_arrow(path, batch()),
-        r"float32 \(3,\), as the episode before, not float64 \(\)",
-    ),
-    "one row": (lambda path: row_files.write_arrow(path, batch().slice(0, 1)), "two rows or more, not 1"),
-    "HDF5": (lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" * 4), "does not begin like an Arrow file"),
-    "nothing": (lambda path: path.unlink(), "one .arrow file, not 0"),
-}
-
-
-@pytest.mark.parametrize("how", STRANGE)
-def test_what_is_strange_is_refused(how: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        pytest.param(lambda path: row_files.write_arrow(path, batch(), compression="zstd"), "packed", id="packed"),
+        pytest.param(lambda path: row_files.write_arrow(path, batch(), batch()), "one batch", id="two batches"),
+        pytest.param(
+            lambda path: row_files.write_arrow(path, batch(observations=pa.array(["a"] * 4))),
+            "part-0.arrow: observations: .*numbers or flags, not string",
+            id="text",
+        ),
+        pytest.param(
+            lambda path: row_files.write_arrow(path, batch(actions=pa.array([1.0, None, 2.0, 3.0]))),
+            "actions: 1 values are null",
+            id="nulls",
+        ),
+        pytest.param(
+            lambda path: row_files.write_arrow(path, batch().drop_columns(["actions"])),
+            "observations and actions, once each",
+            id="no actions",
+        ),
+        pytest.param(
+            lambda path: row_files.write_arrow(path, batch()),
+            r"float32 \(3,\), as the episode before, not float64 \(\)",
+            id="of another form",
+        ),
+        pytest.param(
+            lambda path: row_files.write_arrow(path, batch().slice(0, 1)), "two rows or more, not 1", id="one row"
+        ),
+        pytest.param(
+            lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" * 4), "does not begin like an Arrow file", id="HDF5"
+        ),
+        pytest.param(lambda path: path.unlink(), "one .arrow file, not 0", id="nothing"),
+    ],
+)
+def test_what_is_strange_is_refused(spoil: Callable[[Path], Any], said: str, tmp_path: Path) -> None:
     folder = row_files.write_minari_arrow(tmp_path / "a")
-    spoil, said = STRANGE[how]
     spoil(folder / "data" / "1" / "part-0.arrow")
     with pytest.raises(ValueError, match=rf"^demonstrations: .*{said}"):
         read_demonstrations(folder)

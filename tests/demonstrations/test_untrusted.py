@@ -47,25 +47,28 @@ def nested(deep: int) -> Any:
     return values
 
 
-BOMBS: dict[str, Callable[[Path], Path]] = {
-    "run lengths": lambda path: written(path, action=np.zeros(MANY, np.int64)),
-    "run lengths of flags": lambda path: written(path, action=np.zeros(MANY, bool)),
-    "a dictionary": lambda path: written(path, action=np.arange(MANY) // 100 % 2 + 0.5),
-    "one row": lambda path: written(path, action=nested(1)),
-    "lists in each other": lambda path: written(path, action=nested(4)),
-    "lists of one length": lambda path: written(
-        path, action=pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(MANY)), MANY // 2)
-    ),
-    "many row groups": in_groups,
-    "many columns": lambda path: written(path, **{f"c{i}": np.zeros(MANY // 20) for i in range(20)}),
-}
-
-
-@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda path: written(path, action=np.zeros(MANY, np.int64)), id="run lengths"),
+        pytest.param(lambda path: written(path, action=np.zeros(MANY, bool)), id="run lengths of flags"),
+        pytest.param(lambda path: written(path, action=np.arange(MANY) // 100 % 2 + 0.5), id="a dictionary"),
+        pytest.param(lambda path: written(path, action=nested(1)), id="one row"),
+        pytest.param(lambda path: written(path, action=nested(4)), id="lists in each other"),
+        pytest.param(
+            lambda path: written(path, action=pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(MANY)), MANY // 2)),
+            id="lists of one length",
+        ),
+        pytest.param(in_groups, id="many row groups"),
+        pytest.param(
+            lambda path: written(path, **{f"c{i}": np.zeros(MANY // 20) for i in range(20)}), id="many columns"
+        ),
+    ],
+)
 def test_parquet_that_unpacks_to_much_is_not_decoded(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = BOMBS[name](tmp_path / "a.parquet")
+    path = make(tmp_path / "a.parquet")
     monkeypatch.setattr(pq.ParquetFile, "read", lambda *_, **__: pytest.fail("it was decoded"))
     said = rf"may have {2**16 + path.stat().st_size:,} bytes of values, not {16 * MANY:,}"
     with pytest.raises(ValueError, match=said):

@@ -218,34 +218,66 @@ def test_zeros_are_saved_with_their_sign() -> None:
     assert saved["current"]["robots"]["observation"].signbit().all()
 
 
-POISON: dict[str, tuple[str, Any, str]] = {
-    "an id seen": ("current/item_id", lambda ids: ids + 10**9, r"current: item_id must be from -1 to 26; got 1\d{9}"),
-    "a mask seen": ("current/legal_mask", lambda legal: legal.byte(), "current: legal_mask must be of dtype bool"),
-    "no heights seen": ("current/box_heightmap", lambda _: None, "current: box_heightmap must be a tensor; got none"),
-    "an id": ("pending/item_id", lambda ids: ids - 10**9, "pending: item_id must be from -1 to 26; got -"),
-    "a later id": ("pending/next/item_id", lambda ids: ids + 64, "pending: next/item_id must be from -1 to 26; got "),
-    "heights": ("pending/box_heightmap", lambda h: h[..., :4], r"box_heightmap must have shape \(4, 2, 5, 5\); got"),
-    "an action": ("pending/action", lambda a: a + 10**9, "pending: action must be from 0 to 49; got 1"),
-    "other lanes": (
-        "pending/action",
-        lambda a: a[:3],
-        r"pending: action must be of \(4, fewer than 3\) transitions",
-    ),
-    "a reward": (
-        "pending/next/reward",
-        lambda r: r * float("nan"),
-        "pending: next/reward must be from -inf to inf; got n",
-    ),
-    "nothing pending": ("pending", lambda _: 3, "pending: action must be of .* is None"),
-    "nothing seen": ("current", lambda _: None, "current: .*mapping of names to tensors.* None"),
-    "no environment": ("env", lambda _: [], r"load_state_dict: .*mapping of names to tensors.* \[\]"),
-    "a count": ("env/num_packed", lambda n: n - 50, "num_packed must be from 0 to 100; got -"),
-}
-
-
-@pytest.mark.parametrize("kind", POISON)
-def test_a_state_that_no_run_could_have_written(kind: str) -> None:
-    name, change, message = POISON[kind]
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        pytest.param(
+            "current/item_id",
+            lambda ids: ids + 10**9,
+            r"current: item_id must be from -1 to 26; got 1\d{9}",
+            id="an id seen",
+        ),
+        pytest.param(
+            "current/legal_mask",
+            lambda legal: legal.byte(),
+            "current: legal_mask must be of dtype bool",
+            id="a mask seen",
+        ),
+        pytest.param(
+            "current/box_heightmap",
+            lambda _: None,
+            "current: box_heightmap must be a tensor; got none",
+            id="no heights seen",
+        ),
+        pytest.param(
+            "pending/item_id", lambda ids: ids - 10**9, "pending: item_id must be from -1 to 26; got -", id="an id"
+        ),
+        pytest.param(
+            "pending/next/item_id",
+            lambda ids: ids + 64,
+            "pending: next/item_id must be from -1 to 26; got ",
+            id="a later id",
+        ),
+        pytest.param(
+            "pending/box_heightmap",
+            lambda h: h[..., :4],
+            r"box_heightmap must have shape \(4, 2, 5, 5\); got",
+            id="heights",
+        ),
+        pytest.param(
+            "pending/action", lambda a: a + 10**9, "pending: action must be from 0 to 49; got 1", id="an action"
+        ),
+        pytest.param(
+            "pending/action",
+            lambda a: a[:3],
+            r"pending: action must be of \(4, fewer than 3\) transitions",
+            id="other lanes",
+        ),
+        pytest.param(
+            "pending/next/reward",
+            lambda r: r * float("nan"),
+            "pending: next/reward must be from -inf to inf; got n",
+            id="a reward",
+        ),
+        pytest.param("pending", lambda _: 3, "pending: action must be of .* is None", id="nothing pending"),
+        pytest.param("current", lambda _: None, "current: .*mapping of names to tensors.* None", id="nothing seen"),
+        pytest.param(
+            "env", lambda _: [], r"load_state_dict: .*mapping of names to tensors.* \[\]", id="no environment"
+        ),
+        pytest.param("env/num_packed", lambda n: n - 50, "num_packed must be from 0 to 100; got -", id="a count"),
+    ],
+)
+def test_a_state_that_no_run_could_have_written(name: str, change: Any, message: str) -> None:
     made, policy = rollout()
     made.collect(policy, 4)
     state = copy.deepcopy(made.state_dict())

@@ -253,25 +253,32 @@ def test_a_place_that_was_left_out_is_drawn_when_it_is_written_again(is_prioriti
     assert drawn(replay) == {2.0, 4.0, 5.0}
 
 
-CHANGES: dict[str, Callable[[TensorDictReplayBuffer], object]] = {
-    "extend": lambda replay: replay.extend(transitions(8, 2)),
-    "add": lambda replay: replay.add(transitions(8, 1)[0]),
-    "leave_out": lambda replay: replay.sampler.leave_out(torch.tensor([4, 5]), torch.tensor([True, False])),
-    "update_priority": lambda replay: replay.update_priority(torch.tensor([1, 6]), torch.tensor([9.0, 3.0])),
-    "load_state_dict": lambda replay: replay.sampler.load_state_dict(
-        {"priority": torch.arange(10.0).double(), "largest": torch.tensor(9.0).double()}
-    ),
-    "empty": lambda replay: (replay.empty(), replay.extend(transitions(0, 4))),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_sums_are_those_of_the_priorities_as_they_are(change: str) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda replay: replay.extend(transitions(8, 2)), id="extend"),
+        pytest.param(lambda replay: replay.add(transitions(8, 1)[0]), id="add"),
+        pytest.param(
+            lambda replay: replay.sampler.leave_out(torch.tensor([4, 5]), torch.tensor([True, False])), id="leave_out"
+        ),
+        pytest.param(
+            lambda replay: replay.update_priority(torch.tensor([1, 6]), torch.tensor([9.0, 3.0])), id="update_priority"
+        ),
+        pytest.param(
+            lambda replay: replay.sampler.load_state_dict(
+                {"priority": torch.arange(10.0).double(), "largest": torch.tensor(9.0).double()}
+            ),
+            id="load_state_dict",
+        ),
+        pytest.param(lambda replay: (replay.empty(), replay.extend(transitions(0, 4))), id="empty"),
+    ],
+)
+def test_sums_are_those_of_the_priorities_as_they_are(change: Callable[[TensorDictReplayBuffer], object]) -> None:
     replay = masked(True, batch_size=8)
     replay.extend(transitions(0, 8))
     # The first sample makes the sums.
     sampled(replay, 0)
-    CHANGES[change](replay)
+    change(replay)
     other = DevicePrioritySampler(10)
     other.load_state_dict(replay.sampler.state_dict())
     torch.manual_seed(7)
@@ -377,34 +384,53 @@ def test_a_uniform_replay_becomes_a_prioritized_one(tmp_path: Path) -> None:
 
 
 OBS = Entry(torch.float32, (1,), Bounds(0, 100))
-POISON: dict[str, tuple[dict[str, Any], str]] = {
-    "another size": ({"capacity": 20}, "for 20 transitions, where this run keeps 10"),
-    "no capacity": ({"capacity": None}, "no capacity in it"),
-    "a size below": ({"size": -1}, "size must be at least 0; got -1"),
-    "a size above": ({"size": 11}, "size must be at most 10; got 11"),
-    "a word for a size": ({"size": "5"}, "size must be a whole number, at least 0; got '5'"),
-    "a tensor for a capacity": ({"capacity": torch.ones(2)}, "capacity must be a whole number, at least 0; got Tensor"),
-    "a cursor below": ({"writer": {"_cursor": -5, "_write_count": 0}}, "writer _cursor must be at least 0; got -5"),
-    "a cursor above": ({"writer": {"_cursor": 11, "_write_count": 0}}, "writer _cursor must be at most 10; got 11"),
-    "no cursor": ({"writer": {}}, "writer must have .*_cursor.* is {}"),
-    "no transitions": ({"transitions": 3}, "mapping of names to tensors.* 3"),
-    "a value": (
-        {"transitions": {"obs": torch.tensor([[1.0], [2], [-3], [4], [5]])}},
-        r"obs must be from 0 to 100; got -3 at \[2, 0\]",
-    ),
-    "another length": ({"transitions": {"obs": torch.ones(4, 1)}}, r"obs must have shape \(5, 1\); got \(4, 1\)"),
-    "an entry too long": (
-        {"transitions": {"obs": torch.ones(5, 1), "more": torch.ones(7)}},
-        "entries are not of 5 transitions: ",
-    ),
-    "a priority below": ({"priority": -1.0}, "priority must be from 0 to 1e.100; got -1 at"),
-    "no number": ({"priority": float("nan")}, "priority must be from 0 to 1e.100; got nan at"),
-}
 
 
-@pytest.mark.parametrize("kind", POISON)
-def test_a_replay_that_no_run_could_have_written(tmp_path: Path, kind: str) -> None:
-    changes, message = POISON[kind]
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        pytest.param({"capacity": 20}, "for 20 transitions, where this run keeps 10", id="another size"),
+        pytest.param({"capacity": None}, "no capacity in it", id="no capacity"),
+        pytest.param({"size": -1}, "size must be at least 0; got -1", id="a size below"),
+        pytest.param({"size": 11}, "size must be at most 10; got 11", id="a size above"),
+        pytest.param({"size": "5"}, "size must be a whole number, at least 0; got '5'", id="a word for a size"),
+        pytest.param(
+            {"capacity": torch.ones(2)},
+            "capacity must be a whole number, at least 0; got Tensor",
+            id="a tensor for a capacity",
+        ),
+        pytest.param(
+            {"writer": {"_cursor": -5, "_write_count": 0}},
+            "writer _cursor must be at least 0; got -5",
+            id="a cursor below",
+        ),
+        pytest.param(
+            {"writer": {"_cursor": 11, "_write_count": 0}},
+            "writer _cursor must be at most 10; got 11",
+            id="a cursor above",
+        ),
+        pytest.param({"writer": {}}, "writer must have .*_cursor.* is {}", id="no cursor"),
+        pytest.param({"transitions": 3}, "mapping of names to tensors.* 3", id="no transitions"),
+        pytest.param(
+            {"transitions": {"obs": torch.tensor([[1.0], [2], [-3], [4], [5]])}},
+            r"obs must be from 0 to 100; got -3 at \[2, 0\]",
+            id="a value",
+        ),
+        pytest.param(
+            {"transitions": {"obs": torch.ones(4, 1)}},
+            r"obs must have shape \(5, 1\); got \(4, 1\)",
+            id="another length",
+        ),
+        pytest.param(
+            {"transitions": {"obs": torch.ones(5, 1), "more": torch.ones(7)}},
+            "entries are not of 5 transitions: ",
+            id="an entry too long",
+        ),
+        pytest.param({"priority": -1.0}, "priority must be from 0 to 1e.100; got -1 at", id="a priority below"),
+        pytest.param({"priority": float("nan")}, "priority must be from 0 to 1e.100; got nan at", id="no number"),
+    ],
+)
+def test_a_replay_that_no_run_could_have_written(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     replay = replay_buffer(10, 4, CPU, prioritized=True)
     replay.extend(transitions(0, 5))
     save_replay(replay, tmp_path / "x.pt")
