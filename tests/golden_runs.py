@@ -489,12 +489,13 @@ def machine() -> dict[str, Any]:
     """Processor, instructions that torch uses, versions and commit: they decide bits."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    is_changed = _git("status", "--porcelain", "--", "torchrl_gpu") != ""
     return {
         "cpu": names[0] if names else platform.processor(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
         "versions": {name: metadata.version(name) for name in PACKAGES},
-        "commit": _git("rev-parse", "HEAD") + ("+" if _git("status", "--porcelain", "--", "torchrl_gpu") else ""),
+        "commit": _git("rev-parse", "HEAD") + "+" * is_changed,
     }
 
 

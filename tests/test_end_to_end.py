@@ -73,7 +73,8 @@ SMALL = {
         "--model.members=4",
     ],
     "ppo_packing.yaml": [
-        *(f"--model.agent.{network}.{size}" for network in ("actor", "critic") for size in ("channels=4", "blocks=1")),
+        *(f"--model.agent.actor.{size}" for size in ("channels=4", "blocks=1")),
+        *(f"--model.agent.critic.{size}" for size in ("channels=4", "blocks=1")),
         "--model.env.num_envs=4",
         "--model.env.items.pool=16",
     ],

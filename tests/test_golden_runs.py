@@ -21,11 +21,12 @@ WEIGHTS = {"agent.scale": torch.tensor([1.0, 2.0]), "agent.count": torch.tensor(
 
 
 def checkpoint(folder: Path, weights: dict[str, Tensor] | None = None, **changes: Any) -> dict[str, Any]:
+    optimizer = {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
     whole = {
         "epoch": 4,
         "global_step": 24,
         "state_dict": WEIGHTS if weights is None else weights,
-        "optimizer_states": [{"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}],
+        "optimizer_states": [optimizer],
         "random": {"cpu": torch.Generator().manual_seed(5).get_state()},
         "rollout": {"env": {"heights": torch.zeros(2, 3)}, "pending": None},
         "callbacks": {"saved": torch.rand(3)},

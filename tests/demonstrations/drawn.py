@@ -83,20 +83,17 @@ def states(episode: int, length: int) -> np.ndarray:
 
 def info(**changes: Any) -> dict[str, Any]:
     single = {"shape": [1], "names": None}
-    features = {
+    features: dict[str, dict[str, Any]] = {
         "observation.state": {"dtype": "float32", "shape": [3], "names": None},
         "action": {"dtype": "float32", "shape": [2], "names": ["speed", "care"]},
-        CAMERA: {
-            "dtype": "video",
-            "shape": [H, W, 3],
-            "names": ["height", "width", "channels"],
-            "info": {"video.fps": FPS},
-        },
-        "next.reward": {"dtype": "float32"} | single,
-        "next.done": {"dtype": "bool"} | single,
-        "timestamp": {"dtype": "float32"} | single,
-        **{name: {"dtype": "int64"} | single for name in ("frame_index", "episode_index", "index", "task_index")},
     }
+    axes = ["height", "width", "channels"]
+    features[CAMERA] = {"dtype": "video", "shape": [H, W, 3], "names": axes, "info": {"video.fps": FPS}}
+    features["next.reward"] = {"dtype": "float32"} | single
+    features["next.done"] = {"dtype": "bool"} | single
+    features["timestamp"] = {"dtype": "float32"} | single
+    for name in ("frame_index", "episode_index", "index", "task_index"):
+        features[name] = {"dtype": "int64"} | single
     return {
         "codebase_version": "v3.0",
         "robot_type": "none",
@@ -117,39 +114,32 @@ def info(**changes: Any) -> dict[str, Any]:
 def data_columns(number: int) -> dict[str, Any]:
     length = LENGTHS[number]
     begin = sum(LENGTHS[:number])
-    return {
-        "observation.state": states(number, length).tolist(),
-        "action": actions(number, length).tolist(),
-        "next.reward": [0.5 * i for i in range(length)],
-        "next.done": [i == length - 1 for i in range(length)],
-        "timestamp": [i / FPS for i in range(length)],
-        "frame_index": list(range(length)),
-        "episode_index": [number] * length,
-        "index": list(range(begin, begin + length)),
-        "task_index": [number % 2] * length,
-    }
+    columns: dict[str, Any] = {}
+    columns["observation.state"] = states(number, length).tolist()
+    columns["action"] = actions(number, length).tolist()
+    columns["next.reward"] = [0.5 * i for i in range(length)]
+    columns["next.done"] = [i == length - 1 for i in range(length)]
+    columns["timestamp"] = [i / FPS for i in range(length)]
+    columns["frame_index"] = list(range(length))
+    columns["episode_index"] = [number] * length
+    columns["index"] = list(range(begin, begin + length))
+    columns["task_index"] = [number % 2] * length
+    return columns
 
 
 def episode_row(number: int) -> dict[str, Any]:
     length, begin = LENGTHS[number], sum(LENGTHS[:number])
     before = sum(LENGTHS[i] for i in range(number) if PLACES[i] == PLACES[number])
     chunk, file = PLACES[number]
-    return {
-        "episode_index": number,
-        "tasks": [("wash", "dry")[number % 2]],
-        "length": length,
-        "data/chunk_index": chunk,
-        "data/file_index": file,
-        "dataset_from_index": begin,
-        "dataset_to_index": begin + length,
-        f"videos/{CAMERA}/chunk_index": chunk,
-        f"videos/{CAMERA}/file_index": file,
-        f"videos/{CAMERA}/from_timestamp": before / FPS,
-        f"videos/{CAMERA}/to_timestamp": (before + length) / FPS,
-        "stats/action/mean": [0.0, 0.0],
-        "meta/episodes/chunk_index": 0,
-        "meta/episodes/file_index": 0,
-    }
+    row = {"episode_index": number, "tasks": [("wash", "dry")[number % 2]], "length": length}
+    row |= {"data/chunk_index": chunk, "data/file_index": file}
+    row |= {"dataset_from_index": begin, "dataset_to_index": begin + length}
+    row |= {f"videos/{CAMERA}/chunk_index": chunk, f"videos/{CAMERA}/file_index": file}
+    row[f"videos/{CAMERA}/from_timestamp"] = before / FPS
+    row[f"videos/{CAMERA}/to_timestamp"] = (before + length) / FPS
+    row["stats/action/mean"] = [0.0, 0.0]
+    row |= {"meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0}
+    return row
 
 
 STATS = {

@@ -87,13 +87,11 @@ def write_minari_arrow(folder: Path, grouped: bool = True) -> Path:
         length = LENGTHS[number]
         action = np.concatenate([episode["action"][:-1], np.zeros((1, ACTION))])
         state = _lists(episode["state"])
-        columns = {
-            "observations": pa.StructArray.from_arrays([state], names=["state"]) if grouped else state,
-            "actions": _lists(action),
-            "rewards": pa.array(np.zeros(length + 1)),
-            "terminations": pa.array(np.zeros(length + 1, bool)),
-            "infos": pa.array([{"word": "x"}] * (length + 1)),
-        }
+        observations = pa.StructArray.from_arrays([state], names=["state"]) if grouped else state
+        columns = {"observations": observations, "actions": _lists(action)}
+        columns["rewards"] = pa.array(np.zeros(length + 1))
+        columns["terminations"] = pa.array(np.zeros(length + 1, bool))
+        columns["infos"] = pa.array([{"word": "x"}] * (length + 1))
         write_arrow(folder / "data" / str(number) / "part-0.arrow", pa.RecordBatch.from_pydict(columns))
     (folder / "data" / "metadata.json").write_text('{"data_format": "arrow", "total_episodes": 3}')
     return folder

@@ -53,11 +53,10 @@ def test_video_is_h264_that_foxglove_takes(tmp_path: Path) -> None:
 
 def test_a_scene_is_one_entity_with_every_shape(tmp_path: Path) -> None:
     half = 0.5**0.5
-    shapes = [
-        Shape("outline", (0.5, 1, 1.5), (1, 2, 3), (0.5, 0.5, 0.5, 1)),
-        Shape("cuboid", (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), (1, 0, 0, 0.5), (half, 0, 0, half)),
-        Shape("cylinder", (1, 1, 1), (2, 2, 0.1), (0, 0, 1, 1)),
-    ]
+    outline = Shape("outline", (0.5, 1, 1.5), (1, 2, 3), (0.5, 0.5, 0.5, 1))
+    cuboid = Shape("cuboid", (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), (1, 0, 0, 0.5), (half, 0, 0, half))
+    cylinder = Shape("cylinder", (1, 1, 1), (2, 2, 0.1), (0, 0, 1, 1))
+    shapes = [outline, cuboid, cylinder]
     with McapWriter(tmp_path / "a.mcap") as writer:
         writer.write_scene("/scene", shapes, BEGIN)
         writer.write_scene("/scene", shapes[:1], BEGIN + 1)

@@ -26,13 +26,10 @@ LENGTHS = (3, 4, 5)
 
 
 def row(episode: int, i: int) -> dict[str, Any]:
-    return {
-        "action": drawn.actions(episode, 9)[i],
-        "observation.state": np.full((2, 3), episode + i / 8, np.float32),
-        "next.reward": [i / 4],
-        "next.done": [i == LENGTHS[episode] - 1],
-        "choice": [7 * i],
-    }
+    state = np.full((2, 3), episode + i / 8, np.float32)
+    is_last = i == LENGTHS[episode] - 1
+    values = {"action": drawn.actions(episode, 9)[i], "observation.state": state}
+    return values | {"next.reward": [i / 4], "next.done": [is_last], "choice": [7 * i]}
 
 
 @pytest.fixture(scope="module")

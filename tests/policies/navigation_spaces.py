@@ -39,12 +39,11 @@ class NavigationSpec:
     ) -> None:
         size, objects = SIZES[version]
         batch = (num_envs,) if flat else (num_envs, num_robots)
-        seen = {
-            "observation": Unbounded((*batch, size)),
-            "object_mask": Binary(objects, (*batch, objects), dtype=torch.bool),
-            "active": Binary(1, (*batch, 1), dtype=torch.bool),
-            "clearance": Unbounded((*batch, 1)),
-        }
+        seen: dict[str, Any] = {}
+        seen["observation"] = Unbounded((*batch, size))
+        seen["object_mask"] = Binary(objects, (*batch, objects), dtype=torch.bool)
+        seen["active"] = Binary(1, (*batch, 1), dtype=torch.bool)
+        seen["clearance"] = Unbounded((*batch, 1))
         action: Any = Bounded(*bounds, (*batch, 2))
         if num_actions is not None:
             seen["action_mask"] = Binary(num_actions, (*batch, num_actions), dtype=torch.bool)
@@ -99,12 +98,11 @@ def states(*batch: int, version: str = "v3", num_actions: int | None = 25, seed:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         size, objects = SIZES[version]
-        seen = {
-            "observation": 10 * torch.randn(*batch, size),
-            "object_mask": torch.rand(*batch, objects) < 0.5,
-            "active": torch.rand(*batch, 1) < 0.8,
-            "clearance": 20 * torch.rand(*batch, 1),
-        }
+        seen = {}
+        seen["observation"] = 10 * torch.randn(*batch, size)
+        seen["object_mask"] = torch.rand(*batch, objects) < 0.5
+        seen["active"] = torch.rand(*batch, 1) < 0.8
+        seen["clearance"] = 20 * torch.rand(*batch, 1)
         if num_actions is not None:
             mask = torch.rand(*batch, num_actions) < 0.5
             mask[..., 0] = True

@@ -25,17 +25,12 @@ from torchrl_gpu.policies.losses import (
 
 # -- targets and weighted means --
 
-BATCH = TensorDict(
-    {
-        "steps_to_next_obs": torch.tensor([[1], [2], [3], [1]]),
-        "next": {
-            "reward": torch.tensor([[1.0], [2.0], [3.0], [4.0]]),
-            "terminated": torch.tensor([[False], [False], [True], [False]]),
-            "done": torch.tensor([[False], [True], [True], [False]]),
-        },
-    },
-    [4],
-)
+AFTER = {
+    "reward": torch.tensor([[1.0], [2.0], [3.0], [4.0]]),
+    "terminated": torch.tensor([[False], [False], [True], [False]]),
+    "done": torch.tensor([[False], [True], [True], [False]]),
+}
+BATCH = TensorDict({"steps_to_next_obs": torch.tensor([[1], [2], [3], [1]]), "next": AFTER}, [4])
 VALUES = torch.tensor([[8.0, 4.0]]).expand(4, 2)
 
 
@@ -167,14 +162,15 @@ def test_advantages_are_those_of_torchrl(gamma: float, lam: float) -> None:
 def test_advantages_by_hand() -> None:
     # γ = 0.5, λ = 1, V = 1 throughout. The first step earns 2 and is cut off in a state worth 4: 2 + 0.5·4 − 1 = 3, and
     # nothing of the next episode. That one earns 1, then 3 and terminates: 3 − 1 = 2; 1 + 0.5·4 − 1 + 0.5·2 = 3.
-    s = {
-        "reward": torch.tensor([2.0, 1.0, 3.0]).view(1, 3, 1),
-        "value": torch.ones(1, 3, 1),
-        "next_value": torch.full((1, 3, 1), 4.0),
-        "terminated": torch.tensor([False, False, True]).view(1, 3, 1),
-        "done": torch.tensor([True, False, True]).view(1, 3, 1),
-    }
-    assert generalized_advantage(**s, gamma=0.5, lam=1.0).flatten().tolist() == [3.0, 3.0, 2.0]
+    reward = torch.tensor([2.0, 1.0, 3.0]).view(1, 3, 1)
+    value = torch.ones(1, 3, 1)
+    later = torch.full((1, 3, 1), 4.0)
+    terminated = torch.tensor([False, False, True]).view(1, 3, 1)
+    done = torch.tensor([True, False, True]).view(1, 3, 1)
+    found = generalized_advantage(
+        reward=reward, value=value, next_value=later, terminated=terminated, done=done, gamma=0.5, lam=1.0
+    )
+    assert found.flatten().tolist() == [3.0, 3.0, 2.0]
 
 
 @pytest.mark.parametrize("broken", [torch.inf, -torch.inf, torch.nan])

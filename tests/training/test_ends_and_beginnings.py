@@ -188,13 +188,13 @@ def test_a_checkpoint_that_names_code_runs_nothing(
     content[entry] = {"_instantiator": f"{__name__}.instantiate", "width": 3}
     path = tmp_path / "theirs.ckpt"
     torch.save(content, path)
-    readers = {
-        "a run that goes on": lambda: fit(module(), tmp_path / "on", 4, EpisodeCheckpoint(), ckpt_path=path),
-        "load_policy": lambda: load_policy(path, "cpu"),
-        "warm_start": lambda: take_network(torch.nn.Linear(2, 2), str(path)),
-        "begin": lambda: PackingPolicy.from_pretrained(path, "cpu"),
-    }
-    for read in readers.values():
+    readers = [
+        partial(fit, module(), tmp_path / "on", 4, EpisodeCheckpoint(), ckpt_path=path),
+        partial(load_policy, path, "cpu"),
+        partial(take_network, torch.nn.Linear(2, 2), str(path)),
+        partial(PackingPolicy.from_pretrained, path, "cpu"),
+    ]
+    for read in readers:
         with pytest.raises(ValueError, match=r"_instantiator .*instantiate") as raised:
             read()
         assert "\n" not in str(raised.value)

@@ -43,22 +43,19 @@ def tables() -> DQN:
 
 def batch_by_hand() -> TensorDict:
     """Three transitions: one that goes on, one that terminates, one that is cut off."""
-    return TensorDict(
-        {
-            "state": torch.tensor([0, 0, 2]),
-            "action": torch.tensor([0, 1, 0]),
-            "action_mask": torch.ones(3, 3, dtype=torch.bool),
-            "steps_to_next_obs": torch.tensor([[1], [2], [3]]),
-            "next": {
-                "state": torch.tensor([1, 1, 2]),
-                "action_mask": torch.tensor([[True, False, True], [True, True, True], [True, True, True]]),
-                "reward": torch.tensor([[1.0], [3.0], [0.0]]),
-                "done": torch.tensor([[False], [True], [True]]),
-                "terminated": torch.tensor([[False], [True], [False]]),
-            },
-        },
-        batch_size=[3],
-    )
+    after = TensorDict(batch_size=[3])
+    after["state"] = torch.tensor([1, 1, 2])
+    after["action_mask"] = torch.tensor([[True, False, True], [True, True, True], [True, True, True]])
+    after["reward"] = torch.tensor([[1.0], [3.0], [0.0]])
+    after["done"] = torch.tensor([[False], [True], [True]])
+    after["terminated"] = torch.tensor([[False], [True], [False]])
+    steps = TensorDict(batch_size=[3])
+    steps["state"] = torch.tensor([0, 0, 2])
+    steps["action"] = torch.tensor([0, 1, 0])
+    steps["action_mask"] = torch.ones(3, 3, dtype=torch.bool)
+    steps["steps_to_next_obs"] = torch.tensor([[1], [2], [3]])
+    steps["next"] = after
+    return steps
 
 
 # -- the loss --

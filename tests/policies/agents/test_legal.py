@@ -89,21 +89,20 @@ def stuck(reward: float = 1.0) -> TensorDict:
     It is not terminated.
     """
     first, second = torch.eye(PLACES)[:2]
-    return TensorDict(
-        {
-            "observation": first[None],
-            "action": torch.tensor([2]),
-            "action_mask": torch.ones(1, ACTIONS, dtype=torch.bool),
-            "next": {
-                "observation": second[None],
-                "action_mask": torch.zeros(1, ACTIONS, dtype=torch.bool),
-                "reward": torch.tensor([[reward]]),
-                "done": torch.tensor([[False]]),
-                "terminated": torch.tensor([[False]]),
-            },
-        },
-        [1],
-    )
+    after = {
+        "observation": second[None],
+        "action_mask": torch.zeros(1, ACTIONS, dtype=torch.bool),
+        "reward": torch.tensor([[reward]]),
+        "done": torch.tensor([[False]]),
+        "terminated": torch.tensor([[False]]),
+    }
+    step = {
+        "observation": first[None],
+        "action": torch.tensor([2]),
+        "action_mask": torch.ones(1, ACTIONS, dtype=torch.bool),
+        "next": after,
+    }
+    return TensorDict(step, [1])
 
 
 @pytest.mark.parametrize("double", [False, True])

@@ -104,12 +104,9 @@ def test_resting_and_sides_against_a_loop(step: int) -> None:
         walled = torch.full((7, 9), 6.0)
         walled[1:-1, 1:-1] = seen["heightmap"][n]
         under = walled[x + 1 : x + 1 + p, y + 1 : y + 1 + q]
-        sides = [
-            walled[x, y + 1 : y + 1 + q],
-            walled[x + 1 + p, y + 1 : y + 1 + q],
-            walled[x + 1 : x + 1 + p, y],
-            walled[x + 1 : x + 1 + p, y + 1 + q],
-        ]
+        across = walled[:, y + 1 : y + 1 + q]
+        along = walled[x + 1 : x + 1 + p]
+        sides = [across[x], across[x + 1 + p], along[:, y], along[:, y + 1 + q]]
         expected = [z[n, j, gx, gy] - under.mean(), *(side.mean() - z[n, j, gx, gy] for side in sides)]
         found = planes[n, j, 3:8, gx, gy]
         assert_near(found, (torch.stack(expected) / 6))

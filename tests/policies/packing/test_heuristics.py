@@ -204,7 +204,11 @@ SETTINGS = [(boxes_env, 1, 3), (boxes_env, 3, 1), (solids_env, 1, 1), (solids_en
 def scenes(make: Callable[[int, int], PackingEnv], step: int, visible_items: int) -> Any:
     env = make(step, visible_items)
     states = random_states(env, 4), rough_states(env)
-    return env, [(state, [list(naive.candidates(env, row)) for row in state]) for state in states]
+    found = []
+    for state in states:
+        candidates = [list(naive.candidates(env, row)) for row in state]
+        found.append((state, candidates))
+    return env, found
 
 
 @pytest.mark.parametrize("heuristic", TWINS)

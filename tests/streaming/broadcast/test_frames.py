@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import product
 from typing import Any
 from unittest import mock
 
@@ -218,20 +219,16 @@ def test_state_may_hold_lists() -> None:
 
 def frames() -> dict[str, torch.Tensor]:
     """A frame of each format."""
-    made = torch.Generator().manual_seed(0)
-    depth = torch.rand(3, 4, 6, 1, generator=made)
+    generator = torch.Generator().manual_seed(0)
+    depth = torch.rand(3, 4, 6, 1, generator=generator)
     depth[0, 0, :3, 0] = torch.tensor([torch.nan, torch.inf, -torch.inf])
-    bytes_ = torch.randint(0, 255, (3, 4, 6, 4), dtype=torch.uint8, generator=made)
-    return {
-        "rgb": bytes_[..., :3],
-        "rgba": bytes_,
-        "gray": bytes_[0, ..., 0],
-        "depth": depth,
-        "half": depth[0, ..., 0].half(),
-        "constant": torch.full((2, 3), 4.0),
-        "unmeasured": torch.full((2, 3), torch.nan),
-        "extreme": torch.tensor([[-3e38, 0.0, 3e38]]),
-    }
+    bytes_ = torch.randint(0, 255, (3, 4, 6, 4), dtype=torch.uint8, generator=generator)
+    made = {"rgb": bytes_[..., :3], "rgba": bytes_, "gray": bytes_[0, ..., 0]}
+    made |= {"depth": depth, "half": depth[0, ..., 0].half()}
+    made["constant"] = torch.full((2, 3), 4.0)
+    made["unmeasured"] = torch.full((2, 3), torch.nan)
+    made["extreme"] = torch.tensor([[-3e38, 0.0, 3e38]])
+    return made
 
 
 @pytest.mark.parametrize("name", frames())
@@ -386,7 +383,7 @@ def test_integers_that_pages_would_read_as_others_are_text() -> None:
 @pytest.mark.parametrize(
     "names",
     [
-        [f"robot_arm_shoulder_joint_velocity_{side}_{i}" for side in ("left", "right") for i in range(7)],
+        [f"robot_arm_shoulder_joint_velocity_{side}_{i}" for side, i in product(("left", "right"), range(7))],
         ["a" * 40 + str(i) + "b" * 40 for i in range(32)],
         ["line\n", "line\t", "line?", "line"],
         [1, "1", 1.0, True],

@@ -125,13 +125,12 @@ def in_every_format() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     gray = scene()[..., 0]
     depth = gray.astype(np.float32)
     shown = color_map()[np.round((depth - depth.min()) / np.ptp(depth) * 255).astype(int)]
-    return {
-        "rgba": (opaque, scene()),
-        "gray": (gray, np.repeat(gray[..., None], 3, -1)),
-        "gray with an axis of channels": (gray[..., None], np.repeat(gray[..., None], 3, -1)),
-        "depth": (depth, shown),
-        "a batch": (np.stack([opaque, opaque]), np.concatenate([scene(), scene()], 1)),
-    }
+    channel = gray[..., None]
+    repeated = np.repeat(channel, 3, -1)
+    batch = np.stack([opaque, opaque])
+    side_by_side = np.concatenate([scene(), scene()], 1)
+    made = {"rgba": (opaque, scene()), "depth": (depth, shown), "a batch": (batch, side_by_side)}
+    return made | {"gray": (gray, repeated), "gray with an axis of channels": (channel, repeated)}
 
 
 @pytest.mark.parametrize("bgr", [False, True])
@@ -173,22 +172,24 @@ def test_frames_of_the_gpu_are_made_rgb_there(with_gpu: Any, monkeypatch: pytest
 
 def test_what_is_refused(pipe: GpuFramePipeline) -> None:
     batch = np.stack([scene()] * 2)
-    for call in (
-        lambda: pipe.encode_jpeg(scene()[..., :2]),
-        lambda: pipe.encode_jpeg_batch(scene()),
-        lambda: pipe.encode_jpeg_batch("frames"),
-        lambda: pipe.encode_jpeg_batch([np.zeros((4, 5, 3), np.int8)]),
-        lambda: pipe.encode_jpeg_batch([scene(), scene()[..., 0].astype(float)]),
-        lambda: pipe.encode_h264(batch[..., 0]),
-        lambda: pipe.encode_h264(batch[:0]),
-        lambda: pipe.encode_jpeg(scene(), depth_range=(0, 1)),
-        lambda: pipe.encode_jpeg_batch(batch, depth_range=(0, 1)),
-        lambda: pipe.encode_jpeg(scene()[..., 0].astype(np.float32), depth_range=(1, 0)),
-        lambda: pipe.encode_jpeg(scene(), 0),
-        lambda: pipe.encode_jpeg_batch(batch, 101),
-    ):
+    depth = scene()[..., 0].astype(np.float32)
+
+    def refuse(encode: Callable[..., object], *arguments: object, **options: object) -> None:
         with pytest.raises(ValueError, match=r"^\w+: .*, not .+$"):
-            call()
+            encode(*arguments, **options)
+
+    refuse(pipe.encode_jpeg, scene()[..., :2])
+    refuse(pipe.encode_jpeg_batch, scene())
+    refuse(pipe.encode_jpeg_batch, "frames")
+    refuse(pipe.encode_jpeg_batch, [np.zeros((4, 5, 3), np.int8)])
+    refuse(pipe.encode_jpeg_batch, [scene(), depth.astype(float)])
+    refuse(pipe.encode_h264, batch[..., 0])
+    refuse(pipe.encode_h264, batch[:0])
+    refuse(pipe.encode_jpeg, scene(), depth_range=(0, 1))
+    refuse(pipe.encode_jpeg_batch, batch, depth_range=(0, 1))
+    refuse(pipe.encode_jpeg, depth, depth_range=(1, 0))
+    refuse(pipe.encode_jpeg, scene(), 0)
+    refuse(pipe.encode_jpeg_batch, batch, 101)
 
 
 def test_frames_on_the_gpu_go_to_nvjpeg_in_one_call(with_gpu: Callable[..., tuple[GpuFramePipeline, Marked]]) -> None:

@@ -45,7 +45,11 @@ def states(env: PackingEnv) -> list[TensorDictBase]:
 @cache
 def scenes(kind: str) -> tuple[PackingEnv, list[tuple[TensorDictBase, list[Grown]]]]:
     env = ENVS[kind]()
-    return env, [(state, [grown(env, row) for row in state]) for state in states(env)]
+    found = []
+    for state in states(env):
+        rows = [grown(env, row) for row in state]
+        found.append((state, rows))
+    return env, found
 
 
 def grown(env: PackingEnv, row: TensorDictBase) -> Grown:
@@ -337,8 +341,7 @@ def test_where_nothing_is_legal_the_action_is_illegal_too(items: str, exploring:
 def test_any_batch_shape() -> None:
     env, policy = solids_env(), packer(solids_env())
     state = torch.stack([random_states(env, steps) for steps in (1, 2, 3)])  # (3, 4)
-    alone = [policy(row.clone()) for row in state]
-    wanted = {key: torch.stack([chosen[key] for chosen in alone]) for key in DECISION}
+    wanted = torch.stack([policy(row.clone()).select(*DECISION) for row in state])
     together, alone = policy(state.clone()), policy(state[2, 1].clone())
     for key in DECISION:
         assert torch.equal(together[key], wanted[key])

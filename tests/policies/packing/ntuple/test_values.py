@@ -49,12 +49,11 @@ def scene(plan: PatchPlan, seed: int, rows: int = 3, cells: tuple[int, int] = (5
     """Bins and boxes, some of which do not fit, higher ones than the bin among them."""
     g = torch.Generator().manual_seed(seed)
     grid = (rows, 2, *cells)
-    return {
-        "heights": torch.randint(0, plan.levels + 2, (rows, *cells), generator=g).to(torch.uint8),
-        "extent": torch.randint(0, 6, (rows, 2, 2), generator=g),
-        "top": torch.randint(0, plan.levels + 3, grid, generator=g).to(torch.uint8),
-        "legal": torch.rand(grid, generator=g) < 0.7,
-    }
+    heights = torch.randint(0, plan.levels + 2, (rows, *cells), generator=g).to(torch.uint8)
+    extent = torch.randint(0, 6, (rows, 2, 2), generator=g)
+    top = torch.randint(0, plan.levels + 3, grid, generator=g).to(torch.uint8)
+    legal = torch.rand(grid, generator=g) < 0.7
+    return {"heights": heights, "extent": extent, "top": top, "legal": legal}
 
 
 def naive_value(heights: np.ndarray, weight: np.ndarray, plan: PatchPlan) -> float:
