@@ -34,7 +34,7 @@ class SeenBins(PackingEnv):
         """uint8 (B, H, W, 3)."""
         rows = index if isinstance(index, Tensor) else torch.tensor(list(index), device=self.device)
         heights = self.state.heightmap[rows] / self.bin_size[2]  # (B, X, Y)
-        sides = self._sizes_of(self.state.item_id)[rows, 0, 0, :3]  # (B, 3), metres, of the first visible box
+        sides = self.sizes_of(self.state.item_id)[rows, 0, 0, :3]  # (B, 3), metres, of the first visible box
         across, along = heights.shape[1:]
         x = torch.arange(across, device=self.device)[:, None] * self.cell[0]
         y = torch.arange(along, device=self.device) * self.cell[1]

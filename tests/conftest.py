@@ -23,7 +23,10 @@ for variable, first in (("PYTHONPATH", ROOT), ("PATH", Path(sys.executable).pare
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skips what carries the marker `gpu` where there is no CUDA device, and says why there is none."""
+    """Skip tests with the marker `gpu` where there is no CUDA device.
+
+    The reason says why there is none.
+    """
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:
         return
@@ -37,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def settings_of_torch() -> Iterator[None]:
-    """Undoes `deterministic=True` of a trainer, which outlives it, lest the next test meet it."""
+    """Undo `deterministic=True` of a trainer, which outlives it."""
     yield
     if torch := sys.modules.get("torch"):
         torch.use_deterministic_algorithms(False)

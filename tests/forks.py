@@ -1,4 +1,7 @@
-"""Processes that start in a moment: each is a fork of one that has imported what takes seconds, and has run nothing."""
+"""Processes that start in a moment.
+
+Each is a fork of one that has imported what takes seconds, and has run nothing.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,9 @@ def start(
     folder: Path = ROOT,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> ForkServerProcess:
-    """Calls a function of a module in a process and process group of its own; what it returns is the status.
+    """Call a function of a module in a process and process group of its own.
+
+    Its result is the exit status.
 
     What is printed is added to the file `log`; it runs in `folder`, with more variables of the environment.
     """
@@ -38,7 +43,10 @@ def start(
 def run(
     function: Callable[..., Any], *args: Any, log: Path, folder: Path = ROOT, kill_after_s: float | None = None
 ) -> int:
-    """As `start`, to the end, or killed after so many seconds: the status, −9 where it was killed."""
+    """Do as `start`, to the end or until killed.
+
+    Returns the status, which is −9 if the process was killed after the given seconds.
+    """
     process = start(function, *args, log=log, folder=folder)
     process.join(300 if kill_after_s is None else kill_after_s)
     if process.is_alive():
@@ -63,7 +71,9 @@ def _called(
 def results(
     function: Callable[[Path], dict[str, Any]], paths: list[Path], prepare: Callable[[], None] = lambda: None
 ) -> list[dict[str, Any]]:
-    """Results of a function for each path, as JSON, from forks of this process: one that dies is followed by another.
+    """Return results of a function for each path, as JSON.
+
+    They come from forks of this process, and a fork that dies is replaced.
 
     Each fork calls `prepare` first. The result of a path at which a fork died, or for which it took longer than half a
     minute, is `{"end": "status N"}`, with N as `os.wait` gives it.

@@ -1,4 +1,7 @@
-"""A function for the self-tests of `test_self_tests.py`; it appends a line to a file, so that calls can be counted."""
+"""A function for the self-tests of `test_self_tests.py`.
+
+It appends a line to a file, so that calls can be counted.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A mode under which whatever would make the host wait for a GPU is an error, so that a CPU machine can test for it."""
+"""A mode in which everything that waits for a GPU is an error.
+
+A machine without a GPU can test for waits with it.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchrl_gpu import native
 
 _SYNCHRONISING = {
-    "_local_scalar_dense",  # item(), bool(), int(), float(), if, while
+    # From item(), bool(), int(), float(), if and while.
+    "_local_scalar_dense",
     "_unique",
     "_unique2",
     "allclose",
     "bincount",
     "equal",
-    "lift_fresh",  # torch.tensor(...) of host data: a copy to the device
+    # From torch.tensor(...) of host data, a copy to the device.
+    "lift_fresh",
     "masked_select",
     "nonzero",
     "unique_consecutive",
@@ -67,7 +72,7 @@ class NoHostReads(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = func._schema.name.removeprefix("aten::")
+        name = func.name().partition(".")[0].removeprefix("aten::")
         # Up to torch 2.11 `tensor[…] = number` passes here; it fills, and copies nothing.
         assigned = name == "lift_fresh" and args[0].ndim == 0 and _OLD
         if name in _SYNCHRONISING and not assigned:

@@ -1,4 +1,6 @@
-"""A process in which this package finds what Windows has: `python -m tests.posix_taken_away` imports and runs it all.
+"""A process in which this package finds what Windows has.
+
+`python -m tests.posix_taken_away` imports and runs everything.
 
 Other packages go on seeing the machine as it is, and do what they do on Linux.
 """
@@ -42,7 +44,10 @@ def asks(depth: int = 2) -> bool:
 
 
 def hide(module: ModuleType, names: set[str], instead: dict[str, Any]) -> None:
-    """Lets this package, and nobody else, find a module without some names and with others in their place."""
+    """Hide names of a module from this package alone.
+
+    Others may stand in their place.
+    """
 
     class Hiding(ModuleType):
         def __getattribute__(self, name: str) -> Any:
@@ -57,7 +62,9 @@ def hide(module: ModuleType, names: set[str], instead: dict[str, Any]) -> None:
 
 def take_away() -> None:
     """From here on this package finds what Windows has."""
-    real_import, real_open, real_cdll = builtins.__import__, os.open, ctypes.CDLL
+    real_import = builtins.__import__
+    real_open = os.open
+    real_cdll = ctypes.CDLL
 
     def imported(name: str, *args: Any, **kwargs: Any) -> ModuleType:
         if name in MODULES and asks():
@@ -105,7 +112,10 @@ def take_away() -> None:
 
 
 def import_everything() -> list[str]:
-    """Every module of the package; what could not be imported for want of a package of its extra."""
+    """Import every module of the package.
+
+    Returns what could not be imported for want of a package of its extra.
+    """
     import torchrl_gpu
 
     lacking = []
@@ -122,7 +132,10 @@ def import_everything() -> list[str]:
 
 
 def say_help() -> None:
-    """The help of every command; those of the Trainer share one."""
+    """Print the help of every command.
+
+    Those of the Trainer share one.
+    """
     from torchrl_gpu import cli
     from torchrl_gpu.cli.program import OWN_SUBCOMMANDS
 

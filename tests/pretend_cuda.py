@@ -1,4 +1,6 @@
-"""A CUDA device that is not there: tensors that say `cuda:0`, hold real values, and tell when the host waits.
+"""A CUDA device that is not there.
+
+Its tensors say `cuda:0`, hold real values, and tell when the host waits.
 
 What it is for: to run the code that a GPU would run, on a machine without one. Values are real, an operator that mixes
 devices raises as it does on CUDA, and whatever would make the host wait for the device is counted by the line that
@@ -65,21 +67,27 @@ def active() -> bool:
 
 
 def activate() -> None:
-    """Gives this process the device; raises where torch was imported before."""
+    """Give this process the device.
+
+    It raises where torch was imported before.
+    """
     global _active
     if _active:
         return
     if "torch" in sys.modules:
-        raise RuntimeError("pretend_cuda.activate: want it before torch is imported; got a process that has it")
+        raise RuntimeError("pretend_cuda.activate: torch is imported already; activate the device first")
     driver = _load_driver()
     sys.modules["triton"] = None  # type: ignore[assignment]  # its kernels want a driver
     import torch
-    import torch._dynamo  # which wants to know torch's functions as they are
+
+    # It needs torch's functions before they are replaced.
+    import torch._dynamo
 
     from tests.pretend.harness import device, factories, files, tensors
 
     torch._C._ensureCUDADeviceGuardSet()
-    ctypes.c_int.in_dll(driver, "devices").value = 16  # as many as its guards say they have, or more
+    # At least as many as its guards say they have.
+    ctypes.c_int.in_dll(driver, "devices").value = 16
     tensors.install()
     factories.install()
     device.install()
@@ -95,7 +103,10 @@ def waits() -> AbstractContextManager[Waits]:
 
 
 def launches() -> AbstractContextManager[Launches]:
-    """Counts what the host launches, operators and replays of graphs, while it is open."""
+    """Count what the host launches while it is open.
+
+    Operators and replays of graphs.
+    """
     from tests.pretend.harness.launches import launches
 
     return launches()
@@ -107,7 +118,10 @@ def _compiler() -> list[str]:
 
 
 def _load_driver() -> ctypes.CDLL:
-    """Symbols that torch's own libraries find before those of CUDA, since they are global."""
+    """Load symbols that torch finds before those of CUDA.
+
+    They are global, so its own libraries find them first.
+    """
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, "driver.c"), Path(folder, "libcuda.so.1")
         source.write_text(_DRIVER, encoding="ascii")
@@ -118,7 +132,10 @@ def _load_driver() -> ctypes.CDLL:
 
 
 def pytest_load_initial_conftests() -> None:
-    """As a plugin it is active for the whole process, before a `conftest.py` imports torch."""
+    """Activate the device before a `conftest.py` imports torch.
+
+    As a plugin it is active for the whole process.
+    """
     activate()
 
 

@@ -1,4 +1,7 @@
-"""Small stand-ins for the package's own module, environment and data, so that the CLI is tested in a second."""
+"""Small stand-ins for the package's own module, environment and data.
+
+With them the CLI is tested in a second.
+"""
 
 from __future__ import annotations
 
@@ -95,11 +98,15 @@ class TinyData(LightningDataModule):
     def _loader(self) -> DataLoader:
         return DataLoader(Rows(), batch_size=None)
 
-    train_dataloader = val_dataloader = test_dataloader = predict_dataloader = _loader
+    train_dataloader = val_dataloader = _loader
+    test_dataloader = predict_dataloader = _loader
 
 
 class Note(Callback):
-    """A callback with one argument; the last one built stands in `Note.built`."""
+    """A callback with one argument.
+
+    The last one built is `Note.built`.
+    """
 
     built: ClassVar[list[str]] = []
 

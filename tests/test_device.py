@@ -11,7 +11,10 @@ from torchrl_gpu.device import cuda_problem, get_device
 
 @pytest.fixture
 def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine on which torch reports two CUDA devices, of which the second is current."""
+    """A machine on which torch reports two CUDA devices.
+
+    The second is the current one.
+    """
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

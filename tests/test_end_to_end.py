@@ -1,8 +1,12 @@
-"""The shipped runs as a newcomer starts them: from an empty folder, by name, from `fit` to `predict`."""
+"""The shipped runs as a newcomer starts them.
+
+From an empty folder, by name, from `fit` to `predict`.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,7 +34,8 @@ NETWORK = ["--model.agent.network.channels=4", "--model.agent.network.blocks=1"]
 BC_NETWORK = ["--model.network.channels=4", "--model.network.blocks=1"]
 UPDATES = ["--model.batch_size=8", "--model.replay.capacity=200", "--model.warmup_frames=32"]
 UPDATES += ["--model.updates_per_step=2"]
-ROLLOUTS = ["--model.rollout_steps=4", "--model.epochs=1", "--model.minibatches=2"]  # of runs without replay
+# Options of runs without replay.
+ROLLOUTS = ["--model.rollout_steps=4", "--model.epochs=1", "--model.minibatches=2"]
 EPISODES = ["--data.steps_per_epoch=2", "--data.num_episodes=3", "--data.num_val_episodes=2"]
 EPISODES += ["--data.batch_size=4", "--trainer.log_every_n_steps=1"]
 TABLES = ["--model.tables.patches=[2x2,3x3:1]", "--model.rollout_steps=4"]
@@ -40,7 +45,8 @@ SMALL = {
     "packing_dqn.yaml": [*NETWORK, "--model.env.num_envs=4", "--model.env.items.pool=16"],
     "packing_irregular.yaml": [
         "--model.env.num_envs=3",
-        "--model.env.resolution=10",  # cells of 40 mm
+        # Cells of 40 mm.
+        "--model.env.resolution=10",
         "--model.env.orientations=yaw",
         "--model.env.num_items=4",
         "--model.env.visible_items=2",
@@ -48,13 +54,15 @@ SMALL = {
         "--model.networks.channels=[16,8]",
         "--model.n_steps=6",
         "--model.worker_updates=1",
-        "--data.pictures=false",  # of solids they take longer than the run
+        # Pictures of solids take longer than the run.
+        "--data.pictures=false",
     ],
     "packing_orders.yaml": [
         *NETWORK,
         "--model.env.num_envs=2",
         "--model.env.num_items=6",
-        "--model.env.resolution=[12,8]",  # cells of 100 mm
+        # Cells of 100 mm.
+        "--model.env.resolution=[12,8]",
         "--data.sequences=orders.json",
     ],
     "packing_refined.yaml": ["--model.env.num_envs=4", "--model.rollout_steps=4", "--model.batch_size=8"],
@@ -65,7 +73,8 @@ SMALL = {
         "--model.members=4",
     ],
     "ppo_packing.yaml": [
-        *(f"--model.agent.{network}.{size}" for network in ("actor", "critic") for size in ("channels=4", "blocks=1")),
+        *(f"--model.agent.actor.{size}" for size in ("channels=4", "blocks=1")),
+        *(f"--model.agent.critic.{size}" for size in ("channels=4", "blocks=1")),
         "--model.env.num_envs=4",
         "--model.env.items.pool=16",
     ],
@@ -85,7 +94,8 @@ SMALL = {
     ],
 }
 AS_ON_CUDA = ["--trainer.deterministic=true", "--model.env.backend=eager"]
-ORDERS = {  # millimetres: one order that fits with ease, one in which a turned box is needed
+# Millimetres: one order that fits with ease, and one in which a turned box is needed.
+ORDERS = {
     "00100406": [(300, 200, 150), (600, 400, 300), (255, 195, 101)],
     "00100407": [(790, 1190, 500), (1200, 800, 400)],
 }
@@ -102,15 +112,18 @@ def small(name: str, max_steps: int = 6) -> list[str]:
 
 def write_orders(path: Path) -> None:
     sides = ("length/mm", "width/mm", "height/mm")
-    content = {
-        name: {"item_sequence": {str(i + 1): dict(zip(sides, size, strict=True)) for i, size in enumerate(order)}}
-        for name, order in ORDERS.items()
-    }
+    content = {}
+    for name, order in ORDERS.items():
+        items = {str(i): dict(zip(sides, size, strict=True)) for i, size in enumerate(order, 1)}
+        content[name] = {"item_sequence": items}
     path.write_text(json.dumps(content), encoding="utf-8")
 
 
 def write_demonstrations(folder: Path) -> None:
-    """Demonstrations of a rule, and a checkpoint of what was cloned from them: files that configs ask for."""
+    """Write demonstrations of a rule, and a checkpoint cloned from them.
+
+    Configs ask for these files.
+    """
     env = PackingEnv(8, items=CutBoxes(2, 5, "stack", pool=16), orientations="fixed", stability="corners", device="cpu")
     shown = play_rows(suite_for(env, 8, seed=0), DeepestBottomLeft(env), 8)
     memmap.save(shown, folder / "demonstrations")
@@ -122,7 +135,10 @@ def write_demonstrations(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run of `packing_dqn.yaml` that has just finished, by a process of its own."""
+    """The folder of a run of `packing_dqn.yaml` that has just finished.
+
+    The run was a process of its own.
+    """
     path, log = tmp_path_factory.mktemp("newcomer"), tmp_path_factory.mktemp("log") / "log"
     status = forks.run(cli.main, ["fit", *small("packing_dqn.yaml")], log=log, folder=path)
     printed = log.read_text()
@@ -179,7 +195,8 @@ def test_its_policy_needs_no_config(checkpoint: str) -> None:
     policy = load_policy(checkpoint, "cpu")
     weights = torch.load(checkpoint, weights_only=True)["state_dict"]
     trained = [value for name, value in weights.items() if "target" not in name and value.is_floating_point()]
-    assert all(any(torch.equal(value, each) for each in trained) for value in policy.parameters())
+    for value in policy.parameters():
+        assert any(torch.equal(value, each) for each in trained)
     assert policy.about["env"]["class_path"] == "torchrl_gpu.envs.PackingEnv"
     env = PackingEnv(8, items=CutBoxes(2, 5, "stack", pool=16), orientations="fixed", include=["z_map"], device="cpu")
     shown = env.reset()
@@ -198,7 +215,8 @@ def test_a_checkpoint_knows_its_configuration(checkpoint: str, tmp_path: Path) -
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump(content[ENTRY]["config"]))
     made = lightning_cli.build("fit", ["--config", str(config)]).model
-    made.load_state_dict(content["state_dict"])  # the same architecture, without the YAML of the run
+    # The same architecture, without the YAML of the run.
+    made.load_state_dict(content["state_dict"])
     assert made.batch_size == 8
     assert made.env.num_envs == 4
 
@@ -211,7 +229,8 @@ def test_a_seed_decides_a_run(checkpoint: str, tmp_path: Path) -> None:
         args += ["--trainer.callbacks=[torchrl_gpu.callbacks.EpisodeCheckpoint]", "--trainer.limit_val_batches=0"]
         assert cli.main(["fit", *small("packing_dqn.yaml"), *args]) is None
         weights[name] = torch.load(root / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
-    first = torch.load(checkpoint, weights_only=True)["state_dict"]  # of another process
+    # These weights are of another process.
+    first = torch.load(checkpoint, weights_only=True)["state_dict"]
     assert all(torch.equal(first[key], weights["a"][key]) for key in first)
     assert not all(torch.equal(first[key], weights["b"][key]) for key in first)
 
@@ -223,14 +242,16 @@ def test_irregular_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
         args = [*small("packing_irregular.yaml", max_steps=2), "--data.num_episodes=2", *AS_ON_CUDA]
         assert cli.main(["fit", *args]) is None
     assert torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 2
-    shown = capsys.readouterr().out  # with the final table
+    # The final table is printed, too.
+    shown = capsys.readouterr().out
     rows = json.loads((run / "evaluation.json").read_text())["policies"]
     assert "manager + worker" in {row["policy"] for row in rows}
     assert all(row["policy"] in shown and row["num_episodes"] == 2 for row in rows)
     assert all(0 < row["utilization"] < 1 for row in rows)
 
 
-ELSEWHERE = ("packing_dqn", "packing_irregular", "dishwashing")  # above, and in `test_configs`
+# The tests above and `test_configs` run these.
+ELSEWHERE = ("packing_dqn", "packing_irregular", "dishwashing")
 
 
 @pytest.mark.parametrize("name", [name for name in SMALL if not name.startswith(ELSEWHERE)])
@@ -260,8 +281,9 @@ def test_real_orders_after_small_bins(checkpoint: str, tmp_path: Path, capsys: p
         with Image.open(tested / f"order-{name}.gif") as film:
             assert film.n_frames >= len(order)
     best = max(rows, key=lambda row: row["utilization"])
-    volumes = [sum(x * y * z for x, y, z in order) / (1200 * 800 * 1500) for order in ORDERS.values()]
-    assert best["utilization"] == pytest.approx(sum(volumes) / 2, rel=1e-4)  # all of it: true volumes, not whole cells
+    volumes = [sum(map(math.prod, order)) / (1200 * 800 * 1500) for order in ORDERS.values()]
+    # All of it: true volumes, not whole cells.
+    assert best["utilization"] == pytest.approx(sum(volumes) / 2, rel=1e-4)
     assert best["num_packed"] == 2.5
 
 
@@ -297,9 +319,13 @@ def test_wrong_arguments(error_of: Callable[..., str], args: list[str], message:
 
 
 def poisoned(checkpoint: str, folder: Path, where: str) -> list[str]:
-    """Arguments of `fit` that go on from a copy of a run with other numbers in its environment or its replay."""
+    """Arguments of `fit` that resume from a spoiled copy of a run.
+
+    The copy has other numbers in its environment or its replay.
+    """
     copy, beside = folder / "copy.ckpt", part_of(Path(checkpoint))
-    content, kept = (torch.load(path, weights_only=True) for path in (checkpoint, beside))
+    content = torch.load(checkpoint, weights_only=True)
+    kept = torch.load(beside, weights_only=True)
     if where == "environment":
         content["rollout"]["env"]["num_packed"] -= 10**12
     else:

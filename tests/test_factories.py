@@ -1,10 +1,14 @@
-"""New tensors name their dtype and device, so that torch's defaults decide nothing."""
+"""New tensors name their dtype and device.
+
+So torch's defaults decide nothing.
+"""
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +25,8 @@ from torchrl_gpu.policies import PackingPolicy
 PACKAGE = Path(__file__).parent.parent / "torchrl_gpu"
 FACTORIES = {"empty", "zeros", "ones", "full", "arange", "range", "linspace", "logspace", "eye", "tensor"}
 FACTORIES |= {"rand", "randn", "randint", "randperm", "normal", "scalar_tensor", "asarray", "empty_strided"}
-FROM_DATA = {"as_tensor"}  # which have a dtype already
+# These have a dtype already.
+FROM_DATA = {"as_tensor"}
 # Modules that call C++, and what makes tensors of any form beside `native.output`.
 CALLERS = ("native/operators.py", "envs/packing/kernels/compiled.py", "policies/packing/ntuple/values.py")
 UNFILLED = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"}
@@ -39,8 +44,14 @@ def unnamed(source: str) -> list[str]:
     found = []
     for call in calls(source):
         assert isinstance(call.func, ast.Attribute)
-        name, module, given = call.func.attr, call.func.value, {each.arg for each in call.keywords}
-        wanted = {"dtype", "device"} if name in FACTORIES else {"device"} if name in FROM_DATA else set()
+        name = call.func.attr
+        module = call.func.value
+        given = {each.arg for each in call.keywords}
+        wanted = set()
+        if name in FACTORIES:
+            wanted = {"dtype", "device"}
+        elif name in FROM_DATA:
+            wanted = {"device"}
         if isinstance(module, ast.Name) and module.id == "torch" and None not in given and not wanted <= given:
             found.append(f"line {call.lineno}: torch.{name} without {' and '.join(sorted(wanted - given))}")
     return found
@@ -88,7 +99,10 @@ SOLIDS |= {"reward": "objective", "stability_judge": "com", "order": "volume", "
 
 
 def packed(backend: str, items: Any, policy: str | None, **settings: Any) -> list[TensorDictBase]:
-    """Observations of an environment in a few steps, by a shipped policy or by the first legal placement."""
+    """Return observations of an environment in a few steps.
+
+    By a shipped policy or by the first legal placement.
+    """
     env = PackingEnv(2, items=items, backend=backend, device="cpu", seed=5, **settings)
     chooser = None if policy is None else PackingPolicy.from_pretrained(policy, "cpu")
     shown = env.reset()
@@ -103,8 +117,7 @@ def packed(backend: str, items: Any, policy: str | None, **settings: Any) -> lis
 
 CASES: dict[str, tuple[Any, ...]] = {
     f"{backend}, {rule}": (backend, "random", None, {"stability": rule, "orientations": "yaw"})
-    for backend in ("compiled", "eager", "reference")
-    for rule in ("corners", "support")
+    for backend, rule in product(("compiled", "eager", "reference"), ("corners", "support"))
 }
 CASES |= {f"{backend}, solids": (backend, "solids", None, SOLIDS) for backend in ("compiled", "eager", "reference")}
 CASES |= {
@@ -116,7 +129,8 @@ CASES |= {
 @pytest.mark.parametrize("case", CASES)
 def test_packing_is_the_same_under_other_defaults_of_torch(case: str) -> None:
     backend, items, policy, settings = CASES[case]
-    if backend != "auto" and (problem := available_backends()[backend]):
+    problem = "" if backend == "auto" else available_backends()[backend]
+    if problem:
         pytest.skip(problem)
     items = ProceduralSolids(3, seed=0) if items == "solids" else items
     settings = {name: value for name, value in settings.items() if name != "items"}

@@ -1,4 +1,7 @@
-"""Any bit of a tensor or a value is a change of a run, but neither names of tensors nor a clock."""
+"""Any bit of a tensor or a value is a change of a run.
+
+Names of tensors and clocks are not.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,12 @@ WEIGHTS = {"agent.scale": torch.tensor([1.0, 2.0]), "agent.count": torch.tensor(
 
 
 def checkpoint(folder: Path, weights: dict[str, Tensor] | None = None, **changes: Any) -> dict[str, Any]:
+    optimizer = {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
     whole = {
         "epoch": 4,
         "global_step": 24,
         "state_dict": WEIGHTS if weights is None else weights,
-        "optimizer_states": [{"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}],
+        "optimizer_states": [optimizer],
         "random": {"cpu": torch.Generator().manual_seed(5).get_state()},
         "rollout": {"env": {"heights": torch.zeros(2, 3)}, "pending": None},
         "callbacks": {"saved": torch.rand(3)},
@@ -41,11 +45,14 @@ def changes(recorded: Any, found: Any) -> list[str]:
 def test_what_is_kept_of_a_checkpoint(tmp_path: Path) -> None:
     kept = checkpoint(tmp_path)
     assert (kept["updates"], kept["learning rates"]) == (24, [0.1])
-    forms = {name: [line.rpartition(" ")[0] for line in kept[name]] for name in ("weights", "optimizer")}
+    forms = {}
+    for name in ("weights", "optimizer"):
+        forms[name] = [line.rpartition(" ")[0] for line in kept[name]]
     assert forms == {"weights": ["float32 2", "int64 scalar"], "optimizer": ["float32 2"]}
     assert len(kept["random"]) == 1
     assert [line.split()[1] for line in kept["environment and replay"]] == ["2×3", "4"]
-    assert changes(kept, checkpoint(tmp_path)) == []  # not what the callbacks keep, which was drawn anew
+    # What the callbacks keep was drawn anew, and does not count.
+    assert changes(kept, checkpoint(tmp_path)) == []
 
 
 def test_names_and_places_of_tensors_do_not_count(tmp_path: Path) -> None:
@@ -58,10 +65,12 @@ def test_names_and_places_of_tensors_do_not_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        torch.tensor([1.0, 2.0]).nextafter(torch.tensor([9.0, 2.0])),  # the last bit of one of them
+        # The last bit of one of them.
+        torch.tensor([1.0, 2.0]).nextafter(torch.tensor([9.0, 2.0])),
         torch.tensor([2.0, 1.0]),
         torch.tensor([[1.0, 2.0]]),
-        torch.tensor([1.0, 2.0]).view(torch.int32),  # the same bytes
+        # The same bytes.
+        torch.tensor([1.0, 2.0]).view(torch.int32),
     ],
     ids=["bit", "order", "shape", "type"],
 )
@@ -132,7 +141,8 @@ def test_it_checks_what_it_recorded(program: Callable[..., int], capsys: pytest.
     assert program("--record") == 0
     assert program() == 0
     assert "2 runs, no difference" in capsys.readouterr().out
-    assert program(loss=0.1 + 1e-18) == 0  # the same number
+    # This is the same number.
+    assert program(loss=0.1 + 1e-18) == 0
     assert program(loss=0.1 + 2e-17) == 1
     assert "packing, fit-24, curves, loss[0]: 0.1 was recorded; now 0.10000000000000002" in capsys.readouterr().out
     assert program(more=[1.0]) == 0

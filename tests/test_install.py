@@ -1,4 +1,7 @@
-"""Installation of a clone: Pythons, a compiler where there is none, and packages without wheels."""
+"""Installation of a clone.
+
+Pythons, a compiler where there is none, and packages without wheels.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import re
 import shutil
 import subprocess
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -47,19 +51,20 @@ def test_make_brings_a_compiler_where_there_is_none(tmp_path: Path) -> None:
 
 
 def test_cyclonedds_is_asked_for_where_it_has_wheels() -> None:
-    (found,) = [
-        each for words in PROJECT["optional-dependencies"]["ros2"] if (each := Requirement(words)).name == "cyclonedds"
-    ]
+    requirements = [Requirement(words) for words in PROJECT["optional-dependencies"]["ros2"]]
+    by_name = {each.name: each for each in requirements}
+    found = by_name["cyclonedds"]
     assert found.marker is not None
     usual = {"python_version": "3.13", "platform_machine": "x86_64"}
     assert found.marker.evaluate(usual)
-    assert found.marker.evaluate(usual | {"platform_machine": "arm64"})  # Apple's
+    # Apple's machines.
+    assert found.marker.evaluate(usual | {"platform_machine": "arm64"})
     assert not any(found.marker.evaluate(usual | changed) for changed in NO_WHEEL)
 
 
 def test_every_package_has_a_lowest_version_and_make_lowest_takes_it() -> None:
     extras = PROJECT["optional-dependencies"]
-    for words in [*PROJECT["dependencies"], *(each for listed in extras.values() for each in listed)]:
+    for words in chain(PROJECT["dependencies"], *extras.values()):
         found = Requirement(words)
         assert found.name == PROJECT["name"] or any(each.operator == ">=" for each in found.specifier), words
     makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")

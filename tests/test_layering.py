@@ -24,7 +24,10 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 
 @cache
 def imported(path: Path) -> list[str]:
-    """Full dotted names that a module of the package imports, those inside functions and of `from . import` too."""
+    """Return full dotted names that a module of the package imports.
+
+    Those inside functions and of `from . import` too.
+    """
     package = ["torchrl_gpu", *path.relative_to(PACKAGE).parent.parts]
     return list(names_of_imports(path.read_text(encoding="utf-8"), package))
 
@@ -40,7 +43,10 @@ def names_of_imports(source: str, package: list[str]) -> Iterator[str]:
 
 
 def part(name: str) -> str | None:
-    """The part of the package that a dotted name belongs to; None for other packages and for the package itself."""
+    """Return the part of the package that a dotted name belongs to.
+
+    None for other packages and for the package itself.
+    """
     words = name.split(".")
     return words[1] if words[0] == "torchrl_gpu" and len(words) > 1 and not words[1].startswith("__") else None
 
@@ -57,7 +63,8 @@ def test_imports_run_one_way() -> None:
     for path in MODULES:
         mine = part_of_file(path)
         if mine == "__init__":
-            continue  # names of the whole package, fetched when they are asked for
+            # Names of the whole package are fetched when they are asked for.
+            continue
         for name in imported(path):
             other = part(name)
             if other is not None and other != mine:
@@ -70,7 +77,8 @@ def test_imports_within_streaming_run_one_way() -> None:
     for path in (PACKAGE / "streaming").rglob("*.py"):
         mine = path.relative_to(PACKAGE).parts[1].removesuffix(".py")
         if mine == "__init__":
-            continue  # the public names, fetched when they are asked for
+            # The public names are fetched when they are asked for.
+            continue
         for name in imported(path):
             words = name.split(".")
             if words[:2] == ["torchrl_gpu", "streaming"] and len(words) > 2:
@@ -85,13 +93,19 @@ def module_of(name: str, modules: dict[str, set[str]]) -> str | None:
 
 
 def lazy_imports(path: Path) -> list[str]:
-    """As `imported`, without what only type checkers see: the public names of a package, fetched when asked for."""
+    """Return imports without what only type checkers see.
+
+    As `imported`, with the public names of a package, fetched when asked for.
+    """
     source = re.sub(r"^if TYPE_CHECKING:\n(?:(?: .*)?\n)+", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return list(names_of_imports(source, ["torchrl_gpu", *path.relative_to(PACKAGE).parent.parts]))
 
 
 def test_imports_go_round_in_no_circle() -> None:
-    """Annotations count: a helper is handed what it reads, and does not know its owner."""
+    """No annotation closes a circle either.
+
+    A helper is handed what it reads, and does not know its owner.
+    """
     names = {path: ".".join(("torchrl_gpu", *path.relative_to(PACKAGE).with_suffix("").parts)) for path in MODULES}
     names = {path: name.removesuffix(".__init__") for path, name in names.items() if name != "torchrl_gpu.__init__"}
     modules: dict[str, set[str]] = {name: set() for name in names.values()}
@@ -122,7 +136,10 @@ def is_of_a_task(name: str) -> bool:
 
 
 def test_framework_names_no_task() -> None:
-    """A task has a folder in each room; what stands outside of these looks tasks up in `torchrl_gpu.tasks`."""
+    """A task has a folder in each room.
+
+    Everything outside of these looks tasks up in `torchrl_gpu.tasks`.
+    """
     modules = {".".join(("torchrl_gpu", *path.relative_to(PACKAGE).with_suffix("").parts)): path for path in MODULES}
     known = {name.removesuffix(".__init__"): set[str]() for name in modules}
     found = set()

@@ -1,4 +1,7 @@
-"""The device that is not there starts, in a process of its own; what runs on it is the job of `make pretend`."""
+"""The pretended device starts, in a process of its own.
+
+`make pretend` runs the tests on it.
+"""
 
 from __future__ import annotations
 

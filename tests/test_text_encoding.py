@@ -22,7 +22,10 @@ def keywords(call: ast.Call) -> dict[str, ast.expr]:
 
 
 def mode_of(call: ast.Call, position: int) -> str:
-    """The mode of an `open` where it is written out, "r" where it is left out, "b" where it cannot be known."""
+    """Return the mode of an `open`.
+
+    "r" where it is left out, and "b" where it cannot be known.
+    """
     given = keywords(call).get("mode")
     if given is None and len(call.args) > position:
         given = call.args[position]

@@ -1,4 +1,7 @@
-"""Windows, as far as Linux can stand for it: without the names that Windows lacks, everything imports and runs."""
+"""Windows, as far as Linux can stand for it.
+
+Everything imports and runs without the names that Windows lacks.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ def test_no_command_needs_a_posix_name(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "tests.posix_taken_away", str(tmp_path)]
     said = subprocess.run(
         words,
-        env=os.environ | {"PYTHONIOENCODING": "cp1252"},  # as where Windows writes to a pipe
+        # Windows writes to a pipe like this.
+        env=os.environ | {"PYTHONIOENCODING": "cp1252"},
         capture_output=True,
         encoding="cp1252",
         check=False,

@@ -1,4 +1,7 @@
-"""The page "An environment of your own": its thirty lines train, are evaluated, stream and resume, as it says."""
+"""The page "An environment of your own".
+
+Its thirty lines train, are evaluated, stream and resume, as it says.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,16 @@ from tests.conftest import ROOT
 from torchrl_gpu import cli
 
 PAGE = (ROOT / "docs" / "environments" / "your_own.md").read_text()
-CODE, CONFIG = (re.search(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)[1] for kind in ("python", "yaml"))  # type: ignore[index]
+
+
+def first_block(kind: str) -> str:
+    found = re.search(rf"```{kind}\n(.*?)```", PAGE, re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+CODE = first_block("python")
+CONFIG = first_block("yaml")
 SMALL = ["--model.env.num_envs=8", "--model.warmup_frames=64", "--data.steps_per_epoch=2", "--data.num_episodes=6"]
 SMALL += ["--data.num_val_episodes=4", "--trainer.accelerator=cpu", "--trainer.enable_progress_bar=false"]
 SMALL += ["--trainer.log_every_n_steps=1"]
@@ -51,16 +63,22 @@ def test_the_class_has_thirty_lines_and_true_specs(folder: Path, monkeypatch: py
 
 
 def test_arriving_pays_more_than_hovering(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rule that solves the task always earns clearly more than one that goes close and then back and forth."""
+    """Arriving pays more than hovering.
+
+    A rule that solves the task always earns clearly more than one that goes close and then back and forth.
+    """
     monkeypatch.syspath_prepend(folder)
     from point import PointEnv
 
     env = PointEnv(256, device="cpu", seed=1)
-    nearer = 2 * torch.tensor([0, 1]) + torch.tensor([[1], [0]])  # of a side of the square and an axis, the action
+    # The action by side of the square and axis.
+    nearer = 2 * torch.tensor([0, 1]) + torch.tensor([[1], [0]])
 
     def earned(nearest: float) -> tuple[torch.Tensor, torch.Tensor]:
         current = env.set_seed(1) and env.reset()
-        playing, total, arrived = torch.ones(256, dtype=torch.bool), torch.zeros(256), torch.zeros(256)
+        playing = torch.ones(256, dtype=torch.bool)
+        total = torch.zeros(256)
+        arrived = torch.zeros(256)
         for step in range(30):
             place = current["place"]
             axis = place.abs().argmax(1)
@@ -104,7 +122,8 @@ def test_it_trains_streams_resumes_and_is_evaluated(folder: Path, monkeypatch: p
     run("fit", "--config", "point.yaml", *SMALL, "--ckpt_path=last", "--trainer.max_steps=32")
     again = torch.load(checkpoints / "last.ckpt", weights_only=True)
     assert again["global_step"] == 32
-    assert again["frames"] == saved["frames"] + 2 * 4 * 8  # two training steps, four steps of eight environments each
+    # Two training steps, four steps of eight environments each.
+    assert again["frames"] == saved["frames"] + 2 * 4 * 8
     capfd.readouterr()
     run("test", "--config", "point.yaml", *SMALL, "--ckpt_path=best")
     said = capfd.readouterr().out

@@ -1,4 +1,7 @@
-"""Tolerances of results of the same sum in another order, by dtype: the one table that parity tests read."""
+"""Tolerances of results of the same sum in another order, by dtype.
+
+This is the one table that parity tests read.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.bfloat16: 2e-2, to
 
 
 def assert_near(actual: Tensor, expected: Tensor) -> None:
-    """Same shape and dtype; the largest error at most the dtype's tolerance, relative to the largest value above 1."""
+    """Assert the same shape and dtype, and nearly the same values.
+
+    The largest error is at most the dtype's tolerance, relative to the largest value above 1.
+    """
     assert actual.shape == expected.shape
     assert actual.dtype == expected.dtype
     if not actual.numel():

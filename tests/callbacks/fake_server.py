@@ -1,4 +1,7 @@
-"""A server without sockets: who watches is set from outside, what is published is kept."""
+"""A server without sockets, whose viewers are set from outside.
+
+What is published is kept.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,21 @@ from torchrl_gpu.streaming.web.settings import ServerSettings
 
 
 class FakeServer:
-    """As much of a `StreamServer` as producers use; the last one made stands in `FakeServer.last`."""
+    """As much of a `StreamServer` as producers use.
+
+    The last one made is `FakeServer.last`.
+    """
 
     last: ClassVar[FakeServer | None] = None
 
     def __init__(self, watched: tuple[str, ...] = (), settings: ServerSettings | None = None) -> None:
         FakeServer.last = self
         self.watched, self.settings = set(watched), settings
-        self.kept: set[str] = set()  # streams with a picture for whoever comes, which here never grows old
-        self.url, self.running, self.asked = "http://127.0.0.1:8080/", False, 0
+        # Streams with a picture for every new viewer, which here never grows old.
+        self.kept: set[str] = set()
+        self.url = "http://127.0.0.1:8080/"
+        self.running = False
+        self.asked = 0
         self.declared: dict[str, str | None] = {}
         self.families: dict[str, tuple[int, str | None]] = {}
         self.published: list[tuple[str, np.ndarray, dict[str, Any]]] = []

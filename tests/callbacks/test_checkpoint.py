@@ -1,4 +1,7 @@
-"""Checkpoints: when they are due, which are kept, whose they are, and that none is ever half written."""
+"""Checkpoints: when they are due, which are kept and whose they are.
+
+None is ever half written.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from importlib import metadata
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -58,9 +61,12 @@ def files(folder: Path) -> set[Path]:
 
 
 def stems(folder: Path) -> set[str]:
-    """Names of whole checkpoints, each with one part; nothing else lies around."""
+    """Return the names of whole checkpoints, each with one part.
+
+    Nothing else may lie around.
+    """
     checkpoints = {path for path in files(folder) if path.suffix == ".ckpt"}
-    parts = {part for path in checkpoints for part in parts_of(path)}
+    parts = set(chain.from_iterable(parts_of(path) for path in checkpoints))
     assert len(parts) == len(checkpoints)
     assert files(folder) == checkpoints | parts
     return {path.stem for path in checkpoints}
@@ -76,11 +82,13 @@ def test_one_whenever_a_multiple_of_episodes_is_crossed(tmp_path: Path) -> None:
     fit(module(), tmp_path, 16, diary, saver(4, keep=100, name="sac_video"))
     due = crossings(diary.episodes, 4)
     assert stems(tmp_path) == {"last", *(f"sac_video_ep{count}" for count in due)}
-    assert 0 < len(due) < 8  # not at every step, and not never
+    # It is due at some steps, but not at every step.
+    assert 0 < len(due) < 8
 
 
 def test_by_updates_nothing_waits_for_an_episode(tmp_path: Path) -> None:
-    fit(module(), tmp_path, 14, saver(every_n_updates=5, keep=100))  # two updates a training step
+    # There are two updates in a training step.
+    fit(module(), tmp_path, 14, saver(every_n_updates=5, keep=100))
     assert stems(tmp_path) == {"last", "updates-6", "updates-10"}
 
 
@@ -95,7 +103,8 @@ class Clock(Callback):
 
 def test_by_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fit(module(), tmp_path, 16, Clock(25.0, monkeypatch), saver(every_n_minutes=1.0, keep=100))
-    assert stems(tmp_path) == {"last", "updates-6", "updates-10", "updates-16"}  # at 75, 125 and 200 of 200 s
+    # These are at 75, 125 and 200 of 200 s.
+    assert stems(tmp_path) == {"last", "updates-6", "updates-10", "updates-16"}
 
 
 @pytest.mark.parametrize("seconds", [1.0, 2.0])
@@ -110,9 +119,11 @@ def test_saving_that_takes_too_much_of_the_time_is_a_warning(
 
     monkeypatch.setattr(run_folder, "publish", slow)
     long = data(steps_per_epoch=100)
-    fit(module(), tmp_path, 24, clock, saver(every_n_updates=2), data_module=long)  # 12 steps, and as many saves
+    # 12 steps, and as many saves.
+    fit(module(), tmp_path, 24, clock, saver(every_n_updates=2), data_module=long)
     said = [str(each.message) for each in recwarn if "saving takes" in str(each.message)]
-    assert len(said) == (seconds > 1.5)  # 6.25% of the time, and 3.2%
+    # Saving takes 6.25% of the time, and 3.2%.
+    assert len(said) == (seconds > 1.5)
     assert all("saving takes 6.2% of the time" in line for line in said)
 
 
@@ -127,7 +138,8 @@ def test_a_resumed_run_saves_nothing_before_it_is_due(tmp_path: Path) -> None:
     diary = Diary()
     finished = int(torch.load(last(tmp_path / "half"), weights_only=True)["meter"]["finished"])
     fit(module(), tmp_path / "rest", 10, diary, saver(finished), ckpt_path=last(tmp_path / "half"))
-    assert diary.episodes[0] == finished >= 2  # a multiple that had been crossed before
+    # It crossed a multiple before.
+    assert diary.episodes[0] == finished >= 2
     assert diary.episodes[-1] < 2 * finished
     assert stems(tmp_path / "rest") == {"last"}
 
@@ -157,7 +169,8 @@ def test_one_that_is_due_before_a_validation_waits_for_it(tmp_path: Path) -> Non
             there.append((tmp_path / "checkpoints" / "updates-6.ckpt").exists())
 
     fit(module(), tmp_path, 12, Look(), saver(every_n_updates=6))
-    assert there == [False, True]  # at updates 6 and 12
+    # These are at updates 6 and 12.
+    assert there == [False, True]
 
 
 class Luck(Callback):
@@ -177,7 +190,8 @@ def best_step(folder: Path) -> int:
 
 def test_the_best_one_by_what_validation_finds(tmp_path: Path) -> None:
     callback = saver(monitor="val/luck")
-    fit(module(), tmp_path, 18, Luck({6: 0.25, 12: 0.75, 18: 0.5}), callback)  # the validations of three epochs
+    # These are the validations of three epochs.
+    fit(module(), tmp_path, 18, Luck({6: 0.25, 12: 0.75, 18: 0.5}), callback)
     assert best_step(tmp_path) == 12
     assert parts_of(tmp_path / "checkpoints" / "best.ckpt") == []
     assert callback.state_dict()["best"] == 0.75
@@ -188,7 +202,8 @@ def test_a_run_from_an_older_checkpoint_keeps_a_better_best(tmp_path: Path) -> N
         return saver(monitor="val/luck", every_n_updates=6, mode="min")
 
     fit(module(), tmp_path, 12, saving(), Luck({6: -0.2, 12: -0.8}))
-    last(tmp_path).unlink()  # as after a kill
+    # A kill may leave this.
+    last(tmp_path).unlink()
     older = tmp_path / "checkpoints" / "updates-6.ckpt"
     before = (tmp_path / "checkpoints" / "best.ckpt").read_bytes()
     fit(module(), tmp_path, 12, saving(), Luck({12: -0.5}), ckpt_path=older)
@@ -200,11 +215,13 @@ def test_a_run_from_an_older_checkpoint_keeps_a_better_best(tmp_path: Path) -> N
 def test_what_is_best_is_read_from_the_folder(tmp_path: Path) -> None:
     fit(module(), tmp_path / "a", 6, saver(monitor="val/luck"), Luck({6: 0.8}))
     fit(module(), tmp_path / "b", 12, saver(monitor="val/luck"), Luck({12: 0.5}), ckpt_path=last(tmp_path / "a"))
-    assert best_step(tmp_path / "b") == 12  # the first one there
+    # This is the first one there.
+    assert best_step(tmp_path / "b") == 12
     best = tmp_path / "a" / "checkpoints" / "best.ckpt"
     best.write_bytes(best.read_bytes()[:5000])
     fit(module(), tmp_path / "a", 12, saver(monitor="val/luck"), Luck({12: 0.5}), ckpt_path=last(tmp_path / "a"))
-    assert best_step(tmp_path / "a") == 12  # as the other one was torn
+    # The other one was torn.
+    assert best_step(tmp_path / "a") == 12
 
 
 def test_the_best_by_another_measure_is_no_measure(tmp_path: Path) -> None:
@@ -215,7 +232,10 @@ def test_the_best_by_another_measure_is_no_measure(tmp_path: Path) -> None:
 
 
 def test_what_is_no_number_is_never_the_best(tmp_path: Path) -> None:
-    """Nothing is larger or smaller than NaN: had it been kept, no later one would be better."""
+    """Nothing is larger or smaller than NaN.
+
+    Had it been kept, no later checkpoint would be better.
+    """
     callback = saver(monitor="val/luck")
     fit(module(), tmp_path, 12, Luck({6: float("nan"), 12: 0.5}), callback)
     assert best_step(tmp_path) == 12
@@ -251,7 +271,8 @@ def test_the_copy_of_a_run_leaves_the_original_alone(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "original", tmp_path / "copy")
     fit(module(), tmp_path / "copy", 12, saver(every_n_updates=4, keep=2), ckpt_path=last(tmp_path / "copy"))
     assert {path.name: path.read_bytes() for path in files(tmp_path / "original")} == before
-    assert stems(tmp_path / "copy") == {"last", "updates-8", "updates-12"}  # where the older ones have gone
+    # The older ones went here.
+    assert stems(tmp_path / "copy") == {"last", "updates-8", "updates-12"}
 
 
 def test_a_strangers_checkpoint_names_nothing_to_remove(tmp_path: Path) -> None:
@@ -271,7 +292,8 @@ def test_within_a_run_updates_decide_and_no_clock(tmp_path: Path, clock: float) 
         put(tmp_path, name, step, saved_s=1e9 - clock * step)
         os.utime(tmp_path / f"{name}.ckpt", (1e9 - clock * step,) * 2)
     assert newest_checkpoint(tmp_path)[0] == tmp_path / "updates-300.ckpt"
-    for path in tmp_path.glob("*.ckpt"):  # as another callback saves them: with no entry, only the time of the file
+    # Another callback saves them without an entry, with only the time of the file.
+    for path in tmp_path.glob("*.ckpt"):
         torch.save({"global_step": torch.load(path, weights_only=True)["global_step"]}, path)
         os.utime(path, (1e9 - clock * 300,) * 2)
     assert newest_checkpoint(tmp_path)[0] == tmp_path / "updates-300.ckpt"
@@ -296,7 +318,10 @@ def test_one_without_a_place_in_its_run_is_torn(tmp_path: Path, step: Any) -> No
 
 
 def test_what_a_run_saves_after_going_back_is_later(tmp_path: Path) -> None:
-    """Its user has left the checkpoints behind that one; they go first, and `last` never means them."""
+    """Going back leaves behind the checkpoints that came after.
+
+    They are removed first, and `last` never means them.
+    """
     fit(module(), tmp_path, 12, saver(every_n_updates=4, keep=2))
     folder = tmp_path / "checkpoints"
     assert stems(tmp_path) == {"last", "updates-8", "updates-12"}
@@ -314,11 +339,12 @@ def test_what_a_run_saves_after_going_back_is_later(tmp_path: Path) -> None:
 def test_two_runs_do_not_save_to_one_folder_at_a_time(tmp_path: Path) -> None:
     class Another(Callback):
         def on_train_start(self, *args: Any) -> None:
-            with pytest.raises(ValueError, match=f"another run saves to {tmp_path}"):
+            with pytest.raises(ValueError, match=f"another run .*{tmp_path}"):
                 fit(module(), tmp_path, 2, EpisodeCheckpoint())
 
     fit(module(), tmp_path, 2, EpisodeCheckpoint(), Another())
-    fit(module(), tmp_path, 2, EpisodeCheckpoint())  # it is free again
+    # The folder is free again.
+    fit(module(), tmp_path, 2, EpisodeCheckpoint())
 
 
 @pytest.mark.parametrize("moment", ["write_whole", "publish", "strategies.SingleDeviceStrategy.save_checkpoint"])
@@ -334,7 +360,7 @@ def test_what_is_interrupted_leaves_that_before(tmp_path: Path, monkeypatch: pyt
         patched.setattr(where + moment, interrupted)
         with (
             pytest.warns(UserWarning, match=r"is not saved \(no space left\)"),
-            pytest.raises(OSError, match="its last checkpoint could not be written"),
+            pytest.raises(OSError, match=r"last checkpoint .*not be written"),
         ):
             fit(module(), tmp_path, 4, EpisodeCheckpoint(), ckpt_path=last(tmp_path))
     found, torn = newest_checkpoint(tmp_path / "checkpoints")
@@ -343,7 +369,8 @@ def test_what_is_interrupted_leaves_that_before(tmp_path: Path, monkeypatch: pyt
     (part,) = content[ENTRY]["parts"]
     assert differences(before["replay"], torch.load(last(tmp_path).with_name(part), weights_only=True)["replay"]) == []
     fit(module(), tmp_path, 4, EpisodeCheckpoint(), ckpt_path=last(tmp_path))
-    assert stems(tmp_path) == {"last"}  # what lay around has gone
+    # Leftovers have gone.
+    assert stems(tmp_path) == {"last"}
 
 
 @pytest.mark.parametrize(("which", "where"), [("checkpoint", 0.3), ("part", 0.6)])
@@ -353,9 +380,10 @@ def test_one_byte_that_is_another_is_seen(tmp_path: Path, which: str, where: flo
     content = bytearray(path.read_bytes())
     content[int(where * len(content))] ^= 0x10
     path.write_bytes(bytes(content))
-    with pytest.raises((ValueError, UnpicklingError), match=r"checksum mismatch|Weights only load failed"):
+    with pytest.raises((ValueError, UnpicklingError), match=r"checksum mismatch|Weights only"):
         fit(module(), tmp_path / "again", 6, saver(), ckpt_path=last(tmp_path))
-    found, torn = newest_checkpoint(tmp_path / "checkpoints")  # `--ckpt_path last` passes it over
+    # `--ckpt_path last` passes it over.
+    found, torn = newest_checkpoint(tmp_path / "checkpoints")
     assert found == tmp_path / "checkpoints" / "updates-4.ckpt"
     assert [str(path) in line for line in torn] == [True]
     fit(module(), tmp_path, 6, saver(), ckpt_path=found)
@@ -390,7 +418,7 @@ def test_a_replay_of_another_checkpoint_is_refused(tmp_path: Path) -> None:
         fit(module(), tmp_path / name, steps, EpisodeCheckpoint())
     (ours,), (theirs,) = parts_of(last(tmp_path / "a")), parts_of(last(tmp_path / "b"))
     theirs.replace(ours)
-    with pytest.raises(ValueError, match=r"checkpoint part .*not to checkpoint [0-9a-f]{12} and process 0"):
+    with pytest.raises(ValueError, match=r"checkpoint part .*checkpoint [0-9a-f]{12} .*process 0"):
         fit(module(), tmp_path / "rest", 6, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "a"))
 
 
@@ -414,9 +442,9 @@ def test_a_torn_one_is_passed_over_in_one_line(tmp_path: Path) -> None:
     callback, runner = saver(1), trainer(tmp_path)
     assert callback.find(runner) == older
     older.unlink()
-    with pytest.raises(ValueError, match=f"ckpt_path is 'last', but {folder} holds no whole"):
+    with pytest.raises(ValueError, match=f"ckpt_path is 'last', .*{folder}"):
         callback.find(runner)
-    with pytest.raises(ValueError, match=r"ckpt_path is 'best'.*\(best\.ckpt is saved by"):
+    with pytest.raises(ValueError, match=r"ckpt_path is 'best'.*\(best\.ckpt "):
         callback.find(runner, "best")
 
 
@@ -447,10 +475,12 @@ def test_what_another_callback_saves_goes_on_without_its_replay(tmp_path: Path) 
     made = module()
     made.run_config = {"model": {"init_args": {"agent": "x"}}}
     fit(made, tmp_path, 4)
-    for name, weights_only in (("weights", True), ("plain", False)):  # as Lightning's `ModelCheckpoint` does
+    # Lightning's `ModelCheckpoint` saves both ways.
+    for name, weights_only in (("weights", True), ("plain", False)):
         made.trainer.save_checkpoint(tmp_path / f"{name}.ckpt", weights_only)
         content = torch.load(tmp_path / f"{name}.ckpt", weights_only=True)
-        assert content[ENTRY]["config"] == made.run_config  # by which `load_policy` goes
+        # `load_policy` reads this.
+        assert content[ENTRY]["config"] == made.run_config
     resumed = fit(module(), tmp_path, 6, data_module=data(), ckpt_path=tmp_path / "plain.ckpt")
     assert resumed.trainer.global_step == 6
 
@@ -466,7 +496,10 @@ class Asks(Callback):
 
 @pytest.fixture
 def default_interrupts() -> Iterator[None]:
-    """Lightning ignores further interrupts after the first, and a shell's background jobs ignore all."""
+    """Restore Python's handler of interrupts.
+
+    Lightning ignores further interrupts after the first, and a shell's background jobs ignore all.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -481,7 +514,8 @@ def straight(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("default_interrupts")
 @pytest.mark.parametrize(
-    ("number", "raised", "updates"),  # within an epoch, and before a validation
+    # Within an epoch, and before a validation.
+    ("number", "raised", "updates"),
     [(signal.SIGTERM, SIGTERMException, 6), (signal.SIGINT, SystemExit, 4)],
 )
 def test_a_run_that_is_asked_to_end_goes_on_as_if_it_never_had(
@@ -531,9 +565,12 @@ def test_a_folder_that_cannot_be_written_to_is_told_at_once(tmp_path: Path, monk
 @pytest.mark.usefixtures("default_interrupts")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_run_that_fills_its_replay_ends_when_it_is_asked(number: signal.Signals, tmp_path: Path) -> None:
-    """Before the first training step there is nothing to save, and filling may take many minutes."""
+    """A run may be asked to end while its replay is filled.
+
+    There is nothing to save yet, and filling may take many minutes.
+    """
     run, plays = module(warmup_frames=100_000), Counter[str]()
-    play = run._play
+    play = run.extend_replay
 
     def asking() -> None:
         plays["made"] += 1
@@ -541,7 +578,7 @@ def test_a_run_that_fills_its_replay_ends_when_it_is_asked(number: signal.Signal
             signal.raise_signal(number)
         play()
 
-    run._play = asking  # type: ignore[method-assign]
+    run.extend_replay = asking  # type: ignore[method-assign]
     with pytest.raises((SIGTERMException, SystemExit)):
         fit(run, tmp_path, 12, saver())
     assert plays["made"] == 3

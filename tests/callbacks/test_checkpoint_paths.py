@@ -1,4 +1,7 @@
-"""`ckpt_path` "last" and "best" of a plain Trainer, and what a run that never trains leaves alone."""
+"""`ckpt_path` "last" and "best" of a plain Trainer.
+
+And what a run that never trains leaves alone.
+"""
 
 from __future__ import annotations
 
@@ -165,7 +168,8 @@ def test_checkpoints_of_another_run_are_moved_after_the_first_update_and_named(c
     with Lines() as lines:
         fit(module(), copy, 6, saver(), looks)
     assert looks.moved == [False, True, True]
-    (line,) = [line for line in lines if "earlier-1" in line]
+    matching = [line for line in lines if "earlier-1" in line]
+    (line,) = matching
     assert "best.ckpt" in line
     assert "last.ckpt" in line
 
@@ -198,7 +202,10 @@ def run_of(path: Path) -> str:
 
 
 def test_a_saver_that_is_used_again_saves_a_run_of_its_own(tmp_path: Path) -> None:
-    """The checkpoints of the run before are moved away, and neither overwritten nor mistaken for its own."""
+    """A saver that is used again moves the checkpoints of the run before away.
+
+    They are neither overwritten nor mistaken for its own.
+    """
     again = saver()
     fit(module(), tmp_path, 6, again)
     before = tree(tmp_path / "checkpoints")
@@ -249,6 +256,6 @@ def test_nothing_looks_at_batches_once_a_run_has_failed(tmp_path: Path) -> None:
             raise ValueError("of the user's own")
 
     run = module()
-    with pytest.raises(ValueError, match="of the user's own"):
+    with pytest.raises(ValueError, match=r"user's own"):
         fit(run, tmp_path, 4, Divergence(), Fails())
     assert run.watch_batch is None

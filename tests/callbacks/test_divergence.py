@@ -1,4 +1,7 @@
-"""Runs whose weights stop being numbers: they end, skip or go back, and lose no checkpoint."""
+"""Runs whose weights stop being numbers.
+
+They end, skip or go back, and lose no checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,10 @@ NAN = float("nan")
 
 
 class Poison(Callback):
-    """Makes a number NaN before an update: of the gradients, or of the weights where these are broken anyway."""
+    """Make a number NaN before an update.
+
+    It is one of the gradients, or of the weights where these are broken anyway.
+    """
 
     def __init__(self, update: int, what: str = "gradients", until: int | None = None, rate_above: float = 0.0) -> None:
         self.updates = range(update, (update if until is None else until) + 1)
@@ -46,7 +52,7 @@ def saver(**changes: Any) -> EpisodeCheckpoint:
 
 @pytest.mark.parametrize("what", ["gradients", "weights"])
 def test_a_run_ends_where_its_weights_are_no_numbers(tmp_path: Path, what: str) -> None:
-    with pytest.raises(Diverged, match="by update 10: NaN or infinity in") as raised:
+    with pytest.raises(Diverged, match=r"update 10: NaN or") as raised:
         fit(module(), tmp_path, 20, Poison(9, what), Divergence(), saver())
     assert "updates-8.ckpt is finite" in str(raised.value)
     assert raised.value.checkpoint is None
@@ -62,12 +68,13 @@ def test_the_batches_that_it_came_from_are_written(tmp_path: Path) -> None:
     run = module()
     note = run.note_batch
     run.note_batch = lambda batch: (seen.append(batch), note(batch))[1]  # type: ignore[method-assign]
-    with pytest.raises(Diverged, match="the last 10 batches are in"):
+    with pytest.raises(Diverged, match=r"last 10 batches"):
         fit(run, tmp_path, 20, Poison(9), Divergence())
     content = torch.load(tmp_path / "diverged" / "update-10.pt", weights_only=True)
     assert content["update"] == 10
     errors = [batch.pop("td_error") for batch in content["batches"]]
-    assert [bool(each.isnan().any()) for each in errors] == [False] * 9 + [True]  # from weights broken by update 9
+    # Update 9 breaks the weights.
+    assert [bool(each.isnan().any()) for each in errors] == [False] * 9 + [True]
     assert differences(content["batches"], [batch.exclude("td_error").to_dict() for batch in seen]) == []
     assert content["batches"][0]["next"]["reward"].shape == (16, 1)
 
@@ -77,12 +84,15 @@ def test_a_full_disk_does_not_hide_what_diverged(tmp_path: Path, monkeypatch: py
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("torchrl_gpu.callbacks.divergence.write_whole", full)
-    with pytest.raises(Diverged, match=r"by update 10: NaN or infinity in .*batches could not be written.*No space"):
+    with pytest.raises(Diverged, match=r"update 10: NaN or .*not be written.*No space"):
         fit(module(), tmp_path, 20, Poison(9), Divergence())
 
 
 def test_what_a_checkpoint_notices_is_told_in_full(tmp_path: Path) -> None:
-    """The last update of a training step breaks the weights: its loss was whole, and the checkpoint comes first."""
+    """The last update of a training step breaks the weights.
+
+    Its loss was finite, so the checkpoint notices it first.
+    """
     wanted = r"by update 12: NaN .* does not save .*batches are in .*updates-8"
     with pytest.raises(Diverged, match=wanted) as raised:
         fit(module(), tmp_path, 20, Poison(12), Divergence("back"), saver())
@@ -100,26 +110,28 @@ def test_a_checkpoint_is_never_overwritten_by_a_broken_one(tmp_path: Path) -> No
     """Also where nobody watches the run but what saves it."""
     fit(module(), tmp_path, 6, saver())
     whole = everything(last(tmp_path))
-    with pytest.raises(Diverged, match=r"NaN or infinity in .* does not save that as .*last\.ckpt"):
+    with pytest.raises(Diverged, match=r"NaN or .* save .*last\.ckpt"):
         fit(module(), tmp_path, 10, Poison(9), saver(every_n_updates=None), ckpt_path=last(tmp_path))
     assert differences(everything(last(tmp_path)), whole) == []
 
 
 def test_the_best_one_is_never_a_broken_one(tmp_path: Path) -> None:
     best = tmp_path / "checkpoints" / "best.ckpt"
-    with pytest.raises(Diverged, match=r"NaN or infinity in .* does not save that as .*best\.ckpt"):
+    with pytest.raises(Diverged, match=r"NaN or .* save .*best\.ckpt"):
         fit(module(), tmp_path, 18, Luck(), Poison(9), saver(every_n_updates=None, monitor="val/luck"))
     assert torch.load(best, weights_only=True)["global_step"] == 6
 
 
 def test_gradients_that_are_whole_are_left_alone(tmp_path: Path) -> None:
-    one, other = (fit(module(), tmp_path / n, 12, Divergence(n)).state_dict() for n in ("stop", "skip"))
+    one = fit(module(), tmp_path / "stop", 12, Divergence("stop")).state_dict()
+    other = fit(module(), tmp_path / "skip", 12, Divergence("skip")).state_dict()
     assert differences(one, other) == []
 
 
 def test_updates_that_are_skipped_now_and_then_end_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchrl_gpu.callbacks.divergence._IN_A_ROW", 3)
-    now_and_then = [Poison(3, until=4), Poison(6, until=7)]  # four of them, two in a row
+    # Four of them are broken, two in a row.
+    now_and_then = [Poison(3, until=4), Poison(6, until=7)]
     with pytest.warns(UserWarning, match="Divergence: ") as told:
         run = fit(module(), tmp_path, 10, *now_and_then, Divergence("skip"), saver())
     assert run.trainer.global_step == 10
@@ -130,7 +142,10 @@ def test_updates_that_are_skipped_now_and_then_end_nothing(tmp_path: Path, monke
 
 
 def test_a_resumed_run_that_goes_back_again_lowers_rates_again() -> None:
-    """It went back once, was stopped, and is resumed by another process; there it diverges for the first time."""
+    """The rates of a resumed run are lowered from where they were.
+
+    It went back once, was stopped, and diverges for the first time in another process.
+    """
     resumed: Any = Divergence("back")
     resumed.load_state_dict({"rates_taken": 1})
     saver: Any = SimpleNamespace(newest=lambda trainer: Path("last.ckpt"))
@@ -141,11 +156,12 @@ def test_a_resumed_run_that_goes_back_again_lowers_rates_again() -> None:
         world_size=1,
         checkpoint_callbacks=[],
     )
-    assert resumed._diverged(trainer, "NaN").times == 0  # no checkpoint: it does not go back
+    # Without a checkpoint it does not go back.
+    assert resumed.make_error(trainer, "NaN").times == 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torchrl_gpu.callbacks.divergence.EpisodeCheckpoint", SimpleNamespace)
         trainer.checkpoint_callbacks = [saver]
-        found = resumed._diverged(trainer, "NaN")
+        found = resumed.make_error(trainer, "NaN")
     assert (found.checkpoint, found.times) == (Path("last.ckpt"), 2)
     again: Any = Divergence("back")
     again.times = found.times
@@ -164,7 +180,8 @@ def test_batches_are_bounded_while_a_training_step_makes_many_updates() -> None:
     large = TensorDict({"x": torch.zeros(1, dtype=torch.uint8).expand(100 * 2**20)}, [100 * 2**20])
     for _ in range(5):
         recent.append(large)
-    assert len(recent) == 2  # of 100 MiB each
+    # Each has 100 MiB.
+    assert len(recent) == 2
     recent.append(TensorDict({"x": torch.zeros(1, dtype=torch.uint8).expand(2**30)}, [2**30]))
     assert len(recent) == 1
 
@@ -181,13 +198,14 @@ def test_a_schedule_follows_a_rate_that_was_lowered() -> None:
     optimizer.step()
     schedule.step()
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.8 / 4 / 2)
-    callback.on_train_start(trainer, network)  # as it is asked again, for no other time of going back
+    # It is called again, and not because the run went back.
+    callback.on_train_start(trainer, network)
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.8 / 4 / 2)
 
 
 def test_a_run_that_skips_everything_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchrl_gpu.callbacks.divergence._IN_A_ROW", 10)
-    with pytest.warns(UserWarning, match="is skipped"), pytest.raises(Diverged, match="in 10 updates in a row"):
+    with pytest.warns(UserWarning, match="is skipped"), pytest.raises(Diverged, match=r"10 updates in"):
         fit(module(), tmp_path, 40, Poison(3, until=40), Divergence("skip"))
 
 
@@ -196,7 +214,8 @@ def test_only_broken_gradients_are_dropped(inputs: list[float]) -> None:
     broken = [torch.tensor([2.0, 3.0]), torch.tensor(inputs)]
     assert bool(drop_broken(broken))
     assert torch.equal(torch.cat(broken), torch.zeros(4))
-    large = [torch.tensor([3e38]), torch.tensor([-3e38, 1.0])]  # the sum of their squares is not finite
+    # The sum of their squares is not finite.
+    large = [torch.tensor([3e38]), torch.tensor([-3e38, 1.0])]
     assert not bool(drop_broken(large))
     assert torch.equal(torch.cat(large), torch.tensor([3e38, -3e38, 1.0]))
 
@@ -218,7 +237,10 @@ def going_back(poison: str) -> list[str]:
 
 
 def test_a_run_goes_back_with_a_lower_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Update 5 breaks weights unless the learning rate is below a third of what it was: going back twice does it."""
+    """Going back twice lowers the rate far enough.
+
+    Update 5 breaks the weights unless the learning rate is below a third of what it was.
+    """
     monkeypatch.chdir(tmp_path)
     args = [*going_back(", rate_above: 0.0035"), "--model.optimizer.lr=0.01", "--model.lr_scheduler=null"]
     with pytest.warns(UserWarning, match=r"goes back to .*updates-4\.ckpt, learning rate times 0\.5") as told:

@@ -42,7 +42,10 @@ class TimeLimit(Callback):
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Path]:
-    """Makes this process the only task of a job, and `scontrol` a program of a status that notes how it was called."""
+    """Make this process the only task of a job.
+
+    `scontrol` is a program of a given exit status that notes how it was called.
+    """
 
     def begin(status: int) -> Path:
         programs, calls = tmp_path / "programs", tmp_path / "scontrol.calls"
@@ -69,9 +72,11 @@ def test_a_requeued_job_goes_on(slurm: Callable[[int], Path], tmp_path: Path, mo
     assert cli.main(command(tmp_path / "job")) == 143
     assert calls.read_text() == "requeue 4711\n"
     saved = everything(last(tmp_path / "job"))
-    assert saved["global_step"] == 4  # of 6: the training step in which the signal came is made to its end
+    # Of 6 updates: the training step in which the signal came is completed.
+    assert saved["global_step"] == 4
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    assert cli.main(command(tmp_path / "job")) is None  # the same command
+    # This is the same command.
+    assert cli.main(command(tmp_path / "job")) is None
     assert differences(everything(last(tmp_path / "job")), everything(last(tmp_path / "straight"))) == []
     assert not list((tmp_path / "job").rglob("hpc_ckpt*"))
 

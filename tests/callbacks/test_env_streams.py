@@ -1,8 +1,12 @@
-"""Streams of environments: only what somebody watches is drawn, with metrics that are true of it."""
+"""Streams of environments: only what somebody watches is drawn.
+
+Its metrics are those of the picture.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from typing import ClassVar
 
 import numpy as np
@@ -20,7 +24,10 @@ NAMES = ("env2", "worst", "best", "grid")
 
 
 class Counted:
-    """Five environments whose pictures hold their number, and which count what is asked of them."""
+    """Five environments whose pictures hold their number.
+
+    They count what is asked of them.
+    """
 
     num_envs = 5
 
@@ -90,39 +97,37 @@ def test_a_stream_that_somebody_chooses_waits_for_a_picture(
         seen.append((streams.watched(), streams.chosen()))
 
     watched_by("env2")
-    watched_by("env2")  # still without a picture
+    # It still has no picture.
+    watched_by("env2")
     streams.publish(only=["env2"])
     watched_by("env2")
     watched_by("env2", "best")
     watched_by()
-    watched_by("env2")  # its picture is no second old
+    # Its picture is less than a second old.
+    watched_by("env2")
     watched_by()
     clock[0] += 1.5
     watched_by("env2")
-    assert seen == [
-        (["env2"], ["env2"]),
-        (["env2"], ["env2"]),
-        (["env2"], []),
-        (["env2", "best"], ["best"]),
-        ([], []),
-        (["env2"], []),
-        ([], []),
-        (["env2"], ["env2"]),
-    ]
+    watched = [names for names, _ in seen]
+    chosen = [names for _, names in seen]
+    assert watched == [["env2"], ["env2"], ["env2"], ["env2", "best"], [], ["env2"], [], ["env2"]]
+    assert chosen == [["env2"], ["env2"], [], ["best"], [], [], [], ["env2"]]
 
 
 def test_a_stream_stays_with_an_environment_until_its_episode_ends(view: Counted, server: FakeServer) -> None:
     server.watched = {"worst"}
     streams = EnvStreams(server, view, NAMES, 32, 24)
     streams.publish()
-    view.reached[2] = 5.0  # no longer the worst
+    # It is no longer the worst.
+    view.reached[2] = 5.0
     streams.publish()
     assert [meta["env"] for meta in server.metas("worst")] == [2, 2]
     assert server.ended == []
     view.episode[2], view.step[2] = 2, 0
     streams.publish()
     assert server.ended == [("worst", {"env": 2, "episode_step": 6, "episode": 1, "return": 5.0})]
-    assert server.metas("worst")[-1]["env"] == 1  # the mean of the steps is 3.8 now
+    # The mean of the steps is 3.8 now.
+    assert server.metas("worst")[-1]["env"] == 1
 
 
 def test_what_is_drawn_before_the_first_episode_ends_none(view: Counted, server: FakeServer) -> None:
@@ -139,7 +144,8 @@ def test_a_numbered_stream_marks_the_end_of_episodes(view: Counted, server: Fake
     server.watched = {"env2"}
     streams = EnvStreams(server, view, NAMES, 32, 24)
     streams.publish()
-    view.episode[4] += 1  # of another one
+    # Another episode begins.
+    view.episode[4] += 1
     streams.publish()
     assert server.ended == []
     view.episode[2] += 1
@@ -160,7 +166,8 @@ def test_a_grid_by_hand(view: Counted, server: FakeServer) -> None:
     server.watched = {"grid"}
     EnvStreams(server, view, ("grid",), 33, 24).publish()
     ((_, frames, meta),) = server.published
-    assert frames.shape == (5, 8, 11, 3)  # 3 by 3 places, of a third of the size
+    # 3 by 3 places, of a third of the size.
+    assert frames.shape == (5, 8, 11, 3)
     assert [int(frame.max()) for frame in frames] == [0, 1, 2, 3, 4]
     assert meta == {"env": "0–4", "return": pytest.approx(0.38), "episode": 6}
 
@@ -206,7 +213,10 @@ class Layered(Counted):
 
 
 class Policy:
-    """Chooses ten times the number of the environment; counts how often it is asked."""
+    """A policy that chooses ten times the number of the environment.
+
+    It counts how often it is asked.
+    """
 
     def __init__(self, has_values: bool = True) -> None:
         self.has_values, self.asked = has_values, 0
@@ -220,7 +230,7 @@ def test_overlays_are_offered_as_far_as_there_is_a_policy(server: FakeServer) ->
     for policy, offered in ((None, ["mask"]), (Policy(False), ["mask", "action"]), (Policy(), ["mask", "action", "q"])):
         server.declared, server.families = {}, {}
         EnvStreams(server, Layered(), NAMES, 32, 24, policy)
-        expected = [f"{base}:{overlay}" for base in ("env2", "worst", "best") for overlay in offered]
+        expected = [":".join(pair) for pair in product(("env2", "worst", "best"), offered)]
         assert list(server.declared) == [*NAMES, *expected]
         assert list(server.families) == ["env", *(f"env:{overlay}" for overlay in offered)]
     assert server.declared["worst:q"] == "The worst: Values"
@@ -264,7 +274,8 @@ def test_pictures_tell_what_the_policy_does_where_its_name_is_given(server: Fake
         assert 0 <= meta["inference_ms"] < 1e4
     assert server.metas("env4")[0] == server.metas("env4:action")[0]
     assert "policy" not in server.metas("grid")[0]
-    streams = EnvStreams(server, Counted(), ("env2",), 32, 24, Policy(), "DQN")  # which shows nobody an observation
+    # This policy shows nobody an observation.
+    streams = EnvStreams(server, Counted(), ("env2",), 32, 24, Policy(), "DQN")
     server.watched = {"env1"}
     streams.publish()
     assert "policy" not in server.metas("env1")[0]
@@ -275,7 +286,8 @@ def test_an_overlay_follows_its_base(server: FakeServer) -> None:
     streams = EnvStreams(server, view, NAMES, 32, 24, Policy())
     server.watched = {"worst"}
     streams.publish()
-    view.reached[2] = 5.0  # no longer the worst, but it stays
+    # It is no longer the worst, but it stays.
+    view.reached[2] = 5.0
     server.watched = {"worst", "worst:action"}
     streams.publish()
     assert [meta["env"] for meta in server.metas("worst") + server.metas("worst:action")] == [2, 2, 2]
@@ -295,4 +307,4 @@ def test_what_is_remembered_of_streams_is_bounded(server: FakeServer) -> None:
         server.watched = {f"env{j}" for j in range(i, i + 100)}
         streams.publish(version=i)
     assert len(server.published) == 3000
-    assert len(streams._shown) == len(streams._versions) == 256
+    assert len(streams.shown_worlds) == len(streams.versions) == 256

@@ -1,4 +1,7 @@
-"""Runs whose environments are stepped by workers: the same weights, whoever is killed, and nobody is left behind."""
+"""Runs whose environments are stepped by workers.
+
+They have the same weights whoever is killed, and no process is left behind.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +32,15 @@ assert default_interrupts
 
 
 class Kills(Callback):
-    """In the middle of a run kills a worker, or interrupts every process of it as a terminal does."""
+    """Kill a worker in the middle of a run.
+
+    Or interrupt every process of the run, as a terminal does.
+    """
 
     def __init__(self, workers: EnvWorkers, who: str) -> None:
-        self.workers, self.who, self.pids = workers, who, list[int]()
+        self.workers = workers
+        self.who = who
+        self.pids = list[int]()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: Any, batch: Any, batch_idx: int) -> None:
         if trainer.global_step != 4:
@@ -60,7 +68,8 @@ def run(folder: Path, who: str) -> None:
         fit(module(), folder, 8, EpisodeCheckpoint(), workers, kills)
     finally:
         assert len(kills.pids) == 2
-        assert [pid for pid in kills.pids if Path(f"/proc/{pid}").exists()] == []  # nobody is left behind
+        # No process is left behind.
+        assert [pid for pid in kills.pids if Path(f"/proc/{pid}").exists()] == []
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory")
@@ -79,7 +88,8 @@ def test_a_killed_worker_changes_nothing_and_the_run_resumes_without_workers(
 def test_ctrl_c_leaves_no_worker_behind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(SystemExit):
         run(tmp_path, "all")
-    assert "another one continues" not in caplog.text  # workers leave Ctrl-C to the run
+    # Workers leave Ctrl-C to the run.
+    assert "another one continues" not in caplog.text
 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory")
@@ -110,11 +120,11 @@ def test_starts_and_ends_of_workers_are_not_booked_as_lightnings(monkeypatch: py
 
 
 def test_what_cannot_work_is_told_before_a_worker_starts(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="EnvWorkers: num_workers must be at most the 8 environments; got 9"):
+    with pytest.raises(ValueError, match=r"EnvWorkers: num_workers .*\b8 environments; got 9"):
         fit(module(), tmp_path, 6, EnvWorkers(num_workers=9))
-    with pytest.raises(ValueError, match="cuda_graphs true cannot be had, as EnvWorkers"):
+    with pytest.raises(ValueError, match=r"cuda_graphs true .*EnvWorkers"):
         fit(module(cuda_graphs=True), tmp_path, 6, EnvWorkers())
-    with pytest.raises(ValueError, match="EnvWorkers: LightningModule plays in no environment"):
+    with pytest.raises(ValueError, match=r"EnvWorkers: LightningModule .*no environment"):
         EnvWorkers().on_train_start(trainer(tmp_path), LightningModule())
 
 

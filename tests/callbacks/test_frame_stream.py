@@ -1,4 +1,4 @@
-"""A run that is watched is the run that it would have been, and costs what it says."""
+"""A watched run has the same results, and costs what it says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,7 +46,10 @@ Watching = Callable[..., None]
 
 @pytest.fixture
 def watched_by(monkeypatch: pytest.MonkeyPatch) -> Watching:
-    """Makes every server one that is watched so; the callback itself is real."""
+    """Give every server these viewers.
+
+    The callback itself is real.
+    """
 
     def choose(*streams: str) -> None:
         monkeypatch.setattr(frame_stream, "make_server", lambda settings: FakeServer(streams, settings))
@@ -68,20 +71,23 @@ def test_every_picture_says_what_it_shows(tmp_path: Path, watched_by: Watching) 
     made = fit(module(), tmp_path, 12, small(), enable_checkpointing=False)
     served = server()
     assert list(served.declared)[:4] == list(WATCHED)
-    overlays = [f"{base}:{overlay}" for base in ("env0", "worst", "best") for overlay in ("mask", "action", "q")]
+    overlays = [":".join(pair) for pair in product(("env0", "worst", "best"), ("mask", "action", "q"))]
     assert list(served.declared)[4:] == overlays
     assert {name: count for name, (count, _) in served.families.items()} == dict.fromkeys(
         ("env", "env:mask", "env:action", "env:q"), 8
     )
     for name in ("env0", "worst", "best"):
         first, *metas = served.metas(name)
-        assert first["episode_step"] == 0  # drawn before the address was printed
-        assert len(metas) == 6  # 12 updates, 2 a training step
+        # It was drawn before the address was printed.
+        assert first["episode_step"] == 0
+        # 12 updates, 2 in a training step.
+        assert len(metas) == 6
         assert [meta["step"] for meta in metas] == [2, 4, 6, 8, 10, 12]
         assert all(meta["policy_version"] == meta["step"] for meta in metas)
         for meta in metas:
             assert {"env", "episode", "episode_step", "return", "utilization"} <= meta.keys()
-            assert meta["return"] == pytest.approx(meta["utilization"], abs=1e-6)  # what this run is rewarded for
+            # The reward of this run is the utilization.
+            assert meta["return"] == pytest.approx(meta["utilization"], abs=1e-6)
     last = served.metas("env0")[-1]
     assert last["episode_step"] == int(made.env.state.step_count[0])
     assert last["episode"] == int(made.env.state.episode[0])
@@ -100,7 +106,8 @@ def test_arguments_reach_the_server(tmp_path: Path, watched_by: Watching) -> Non
     assert server().settings == ServerSettings(
         "0.0.0.0", 7, token, view_token, fps=5.0, tls=tls, port_tries=frame_stream.PORT_TRIES
     )
-    assert not server().running  # it stops with the run
+    # It stops with the run.
+    assert not server().running
     assert stream.url is None
 
 
@@ -158,9 +165,11 @@ def test_while_nobody_watches_nothing_more_is_drawn_within_a_second(
     tmp_path: Path, watched_by: Watching, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched_by()
-    monkeypatch.setattr(frame_stream, "UNWATCHED_S", 1e6)  # however slow this machine is
+    # This holds however slow the machine is.
+    monkeypatch.setattr(frame_stream, "UNWATCHED_S", 1e6)
     fit(module(), tmp_path, 12, small(), enable_checkpointing=False)
-    assert server().asked == 6  # once a hook
+    # Once for each hook.
+    assert server().asked == 6
     assert len(server().published) == len(WATCHED)
 
 
@@ -170,7 +179,8 @@ def test_while_nobody_watches_a_picture_is_kept_now_and_then(
 ) -> None:
     watched_by()
     monkeypatch.setattr(frame_stream, "UNWATCHED_S", 0.0)
-    monkeypatch.setattr(FakeServer, "wanted_streams", lambda self: list(self.declared))  # a second has passed
+    # A second has passed.
+    monkeypatch.setattr(FakeServer, "wanted_streams", lambda self: list(self.declared))
     monkeypatch.setattr("torchrl_gpu.callbacks.frame_stream.TimeBudget.allows", lambda self, now: allowed)
     fit(module(), tmp_path, 12, small(streams=("env0",)), enable_checkpointing=False)
     assert len(server().published) == 1 + drawn
@@ -200,7 +210,8 @@ def test_its_cost_is_logged_and_printed(
     stream = small(log_every_n_steps=2)
     fit(module(), tmp_path, 12, stream, enable_checkpointing=False, logger=logger)
     rows = rows_with(logger, "stream/hook_us")
-    assert [int(row["step"]) for row in rows] == [6, 10]  # updates after the 3rd and the 5th of 6 training steps
+    # Updates after the 3rd and the 5th of 6 training steps.
+    assert [int(row["step"]) for row in rows] == [6, 10]
     assert all(float(row["stream/hook_us"]) > 0 and 0 < float(row["stream/share"]) < 1 for row in rows)
     assert stream.cost["hook_us"] > 0
     said = capsys.readouterr().out
@@ -226,7 +237,8 @@ def test_ends_of_episodes_are_marked_and_films_of_some_written(tmp_path: Path, w
         with av.open(str(film)) as opened:
             shown = [frame.to_ndarray(format="rgb24") for frame in opened.decode(video=0)]
         assert shown[0].shape == (36, 48, 3)
-        assert len(shown) >= 2 + 6  # the empty bin, at least one box, and 1.5 s of the end
+        # The empty bin, at least one box, and 1.5 s of the end.
+        assert len(shown) >= 2 + 6
         assert (shown[0] != shown[-1]).any()
 
 
@@ -239,7 +251,10 @@ class DrawnTaus(PlacementQuantiles):
 
 
 def agents() -> dict[str, Any]:
-    """Networks whose greedy answer could leave a trace: noise in layers, shares drawn at random."""
+    """Networks whose greedy answer could leave a trace.
+
+    They have noise in layers, or draw shares at random.
+    """
     rainbow = partial(Rainbow, network=partial(PlacementAtoms, num_atoms=5, channels=4, blocks=1))
     iqn = partial(IQN, network=partial(DrawnTaus, channels=4, blocks=1), num_taus=4)
     return {"rainbow": rainbow, "iqn": iqn}
@@ -283,20 +298,25 @@ def test_an_environment_that_is_not_there(tmp_path: Path, watched_by: Watching) 
 
 
 class Visitor(Callback):
-    """Looks at a stream that nobody named while the run goes on, which ends when it has seen a picture."""
+    """Look at a stream that nobody named while the run goes on.
+
+    The run ends when a picture has been seen.
+    """
 
     def __init__(self, stream: FrameStream) -> None:
         self.stream, self.seen = stream, b""
         self.thread = threading.Thread(target=self.look, daemon=True)
 
     def look(self) -> None:
-        for _ in range(2_000):  # requests that wait, but for the first: a process of its own has yet to hear of streams
+        # Requests wait, except the first: a process of its own has yet to hear of streams.
+        for _ in range(2_000):
             try:
                 with urllib.request.urlopen(f"{self.stream.url}snapshot.jpg?stream=env6:q", timeout=60) as answer:
                     self.seen = answer.read()
                 return
             except urllib.error.HTTPError as error:
-                if error.code not in (404, 503):  # 503: no frame within the server's own patience
+                # 503 means no frame within the server's own patience.
+                if error.code not in (404, 503):
                     raise
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -318,7 +338,8 @@ def test_a_visitor_sees_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert picture.size == (48, 36)
     found = re.search(r"watch at http://127\.0\.0\.1:(\d+)/", capsys.readouterr().out)
     assert found
-    assert port < int(found[1]) < port + 50  # the next one that was free
+    # It is the next port that was free.
+    assert port < int(found[1]) < port + 50
 
 
 class BreaksTheServer(Callback):
@@ -331,11 +352,11 @@ class BreaksTheServer(Callback):
         if trainer.global_step != 2:
             return
         assert self.stream.server is not None
-        service = self.stream.server._service
+        service = self.stream.server.service
         assert service is not None
         service.hub.tick = lambda: 1 / 0  # type: ignore[method-assign,assignment]
-        service._thread.join(300)
-        assert not service._thread.is_alive()
+        service.thread.join(300)
+        assert not service.thread.is_alive()
 
 
 def test_a_server_that_dies_costs_one_warning(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
@@ -353,12 +374,17 @@ def test_a_server_that_dies_costs_one_warning(tmp_path: Path, recwarn: pytest.Wa
 
 @given(st.lists(st.tuples(st.floats(0.0, 5.0), st.floats(0.0, 1.0)), max_size=60), st.floats(0.01, 1.0))
 def test_what_is_spent_stays_within_the_share(steps: list[tuple[float, float]], share: float) -> None:
-    budget, now, spent, largest = TimeBudget(share, burst_s=0.25, silence_s=math.inf), 100.0, 0.0, 0.0
+    budget = TimeBudget(share, burst_s=0.25, silence_s=math.inf)
+    now = 100.0
+    spent = 0.0
+    largest = 0.0
     for pause, cost in steps:
         now += pause
         if budget.allows(now):
             budget.spend(cost)
-            spent, largest, now = spent + cost, max(largest, cost), now + cost
+            spent = spent + cost
+            largest = max(largest, cost)
+            now = now + cost
         # Never more than the burst, the share of the time, and the one that overdrew.
         assert spent <= 0.25 + share * (now - 100.0) + largest + 1e-6
 
@@ -376,13 +402,16 @@ def test_however_much_is_spent_the_silence_behind_it_is_bounded(costs: list[floa
 def test_an_allowance_by_hand() -> None:
     budget = TimeBudget(0.125, burst_s=0.5, silence_s=math.inf)
     assert budget.allows(10.0)
-    budget.spend(1.5)  # 1 s more than there was: 8 s until it is back
+    # This is 1 s more than there was: 8 s until it is back.
+    budget.spend(1.5)
     assert not budget.allows(18.0)
-    assert budget.allows(20.0)  # 0.25 s are there
+    # There are 0.25 s.
+    assert budget.allows(20.0)
     budget.spend(0.25)
     assert not budget.allows(20.0)
     assert budget.allows(1000.0)
-    budget.spend(0.5)  # all that can be saved up
+    # This is all that can be saved up.
+    budget.spend(0.5)
     assert not budget.allows(1000.0)
 
 
@@ -476,7 +505,8 @@ def test_after_an_error_the_server_has_stopped_and_loggers_are_what_they_were(tm
     with pytest.raises(ZeroDivisionError):
         fit(module(), tmp_path, 4, FrameStream(), fail, enable_checkpointing=False, logger=logger)
     assert fail.trainer.loggers == [logger]
-    assert server().declared  # it had begun
+    # It had begun.
+    assert server().declared
     assert not server().running
 
 
@@ -493,7 +523,8 @@ def test_long_names_are_cut_and_too_many_warned_of(tmp_path: Path, monkeypatch: 
 
 def test_scalars_of_every_kind_are_passed_on() -> None:
     trainer: Any = SimpleNamespace(loggers=[None], global_step=3)
-    logger = frame_stream.CurveLogger(trainer, server := FakeServer((), {}))
+    server = FakeServer((), {})
+    logger = frame_stream.CurveLogger(trainer, server)
     scalars = {"true": True, "numpy": np.bool_(False), "half": np.float16(0.5), "whole": np.int64(2)}
     logger.log_metrics(scalars | {"tensor": torch.tensor(0.25), "text": "x", "two": np.zeros(2), "none": None})
     assert server.logged == [(3, {"true": 1, "numpy": 0, "half": 0.5, "whole": 2, "tensor": 0.25})]

@@ -1,4 +1,7 @@
-"""Checkpoints that cannot be written: a limit on the size of files stands for a full disk, and fails as late."""
+"""Checkpoints that cannot be written.
+
+A limit on the size of files stands for a full disk, and fails as late.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,10 @@ pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory")
 
 @contextmanager
 def files_end_at(num_bytes: int) -> Iterator[None]:
-    """No file grows beyond that; the interpreter ignores the signal, so that writing fails."""
+    """Let no file grow beyond a size.
+
+    The interpreter ignores the signal, so that writing fails.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
     try:
@@ -43,7 +49,10 @@ def files_end_at(num_bytes: int) -> Iterator[None]:
 
 
 class OnAFullDisk(EpisodeCheckpoint):
-    """Saves after every fourth update; from one update on, up to another, files cannot grow beyond some bytes."""
+    """Save after every fourth update, on a disk that is full for a while.
+
+    From one update to another, files cannot grow beyond some bytes.
+    """
 
     def __init__(self, first: int = 0, behind: int = 0, room: int = 4096) -> None:
         super().__init__(every_n_updates=4)
@@ -55,7 +64,8 @@ class OnAFullDisk(EpisodeCheckpoint):
 
 
 MKSTEMP = tempfile.mkstemp
-no_validation = partial(data, steps_per_epoch=100)  # within a run
+# Nothing is validated within a run.
+no_validation = partial(data, steps_per_epoch=100)
 
 
 def test_a_full_disk_costs_a_warning_and_no_checkpoint(tmp_path: Path) -> None:
@@ -68,12 +78,17 @@ def test_a_full_disk_costs_a_warning_and_no_checkpoint(tmp_path: Path) -> None:
         assert differences(run.state_dict(), whole) == []
         stems = {path.stem for path in (folder / "checkpoints").glob("*.ckpt")}
         assert stems == {"updates-12", "updates-16", "last"}
-        assert len(list((folder / "checkpoints").iterdir())) == 6  # of each a part, and nothing else
-        assert newest_checkpoint(folder / "checkpoints")[1] == []  # each is whole
+        # Each has one part, and there is nothing else.
+        assert len(list((folder / "checkpoints").iterdir())) == 6
+        # Each is whole.
+        assert newest_checkpoint(folder / "checkpoints")[1] == []
 
 
 def no_temporary_files(*args: Any, **kwargs: Any) -> Any:
-    """As `tempfile` fails where the disk of TMPDIR is full; files that name their folder are on another disk."""
+    """Fail as `tempfile` does where the disk of TMPDIR is full.
+
+    Files that name their folder are on another disk.
+    """
     if kwargs.get("dir") is None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/nowhere/tmp")
     return MKSTEMP(*args, **kwargs)
@@ -104,13 +119,14 @@ def test_the_disk_that_is_named_is_the_one_that_was_full(tmp_path: Path, monkeyp
 
     monkeypatch.setattr("fsspec.implementations.local.tempfile.mkstemp", full)
     wanted = f"MiB are free on the disk of {tmp_path / 'tmp'}, where"
-    with pytest.warns(UserWarning, match=wanted), pytest.raises(OSError, match="last checkpoint could not"):
+    with pytest.warns(UserWarning, match=wanted), pytest.raises(OSError, match=r"last checkpoint"):
         fit(module(), tmp_path / "run", 2, EpisodeCheckpoint(), plugins=[ByLightning()])
 
 
 def test_what_was_not_saved_takes_nobodys_place(tmp_path: Path) -> None:
     """Neither that of an older one that is kept, nor that of the best one."""
-    saver = OnAFullDisk(5, 10)  # neither update 8 nor, with the largest value, update 6 can be saved
+    # Neither update 8 nor, with the largest value, update 6 can be saved.
+    saver = OnAFullDisk(5, 10)
     saver.monitor = "val/luck"
     with pytest.warns(UserWarning, match="is not saved"):
         fit(module(), tmp_path, 12, Luck({6: 2.0, 12: 1.0}), saver)
@@ -123,9 +139,10 @@ def test_where_the_checkpoint_fits_and_its_replay_does_not(tmp_path: Path) -> No
     fit(module(), tmp_path, 6, OnAFullDisk())
     before = everything(last(tmp_path))
     sizes = last(tmp_path).stat().st_size, part_of(last(tmp_path)).stat().st_size
-    with pytest.warns(UserWarning, match="is not saved"), pytest.raises(OSError, match="last checkpoint could not"):
+    with pytest.warns(UserWarning, match="is not saved"), pytest.raises(OSError, match=r"last checkpoint"):
         fit(module(), tmp_path, 8, OnAFullDisk(6, 100, min(sizes) + 1), ckpt_path=last(tmp_path))
-    assert newest_checkpoint(tmp_path / "checkpoints")[1] == []  # nothing is torn
+    # Nothing is torn.
+    assert newest_checkpoint(tmp_path / "checkpoints")[1] == []
     assert differences(everything(last(tmp_path)), before) == []
 
 
@@ -154,11 +171,11 @@ def test_a_folder_that_cannot_be_written_is_named_in_a_line(
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
-    with files_end_at(10_000), pytest.raises(OSError, match="torch could not write it all"):
+    with files_end_at(10_000), pytest.raises(OSError, match=r"torch could not"):
         write_whole({"id": "0", "much": torch.zeros(100_000)}, tmp_path / "part.pt")
     assert list(tmp_path.iterdir()) == []
     write_whole({"id": "0", "much": torch.zeros(100_000)}, tmp_path / "part.pt")
-    with files_end_at(10_000), pytest.raises(OSError, match="torch could not write it all"):
+    with files_end_at(10_000), pytest.raises(OSError, match=r"torch could not"):
         write_whole({"id": "1", "much": torch.zeros(100_000)}, tmp_path / "part.pt")
     assert torch.load(tmp_path / "part.pt", weights_only=True)["id"] == "0"
 
@@ -196,7 +213,8 @@ def test_a_run_outlives_a_logger(tmp_path: Path) -> None:
     said = [str(each.message) for each in told if "LoggerGuard" in str(each.message)]
     assert said[0] == ("LoggerGuard: Failing failed ([Errno 28] No space left on device): the run goes on without it")
     assert [line.endswith("calls of Failing failed in all") for line in said] == [False, True]
-    assert dead.calls == 12  # two that went well, and ten in a row that did not
+    # Two went well, and ten in a row did not.
+    assert dead.calls == 12
     assert (Path(alive.log_dir) / "metrics.csv").read_text() == (
         Path(CSVLogger(tmp_path / "csv", version=0).log_dir) / "metrics.csv"
     ).read_text()
@@ -222,7 +240,8 @@ def test_what_went_well_begins_the_count_of_failures_anew(tmp_path: Path) -> Non
     plan = [*[True] * 9, False, *[True] * 9, False, *[True] * 10]
     for fails in [*plan, False]:
         call(fails)
-    assert asked == plan  # ten in a row are enough: it was not asked again
+    # Ten in a row are enough: it was not asked again.
+    assert asked == plan
 
 
 @pytest.mark.filterwarnings("ignore:LoggerGuard")

@@ -1,4 +1,7 @@
-"""Figures of the machine: means by hand, what a run logs, and the warning of an idle GPU with its cause."""
+"""Figures of the machine: means by hand, and what a run logs.
+
+A GPU that idles gives a warning with its cause.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,8 @@ def test_a_run_logs_means_of_its_readings(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(ProcessReader, "__call__", lambda self, device: {"x": next(given)})
     monkeypatch.setattr(gpu_stats_module, "_EVERY_S", 1e-6)
     run = fit(module(), tmp_path, 6, GpuStats(), enable_checkpointing=False, log_every_n_steps=100)
-    assert float(run.trainer.callback_metrics["machine/x"]) == 40.0  # of all three steps
+    # The mean is that of all three steps.
+    assert float(run.trainer.callback_metrics["machine/x"]) == 40.0
 
 
 def test_an_error_of_the_driver_is_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,22 +76,26 @@ def watching(monkeypatch: pytest.MonkeyPatch, seconds: dict[str, float]) -> GpuS
 def test_an_idle_gpu_is_told_of_once_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {"environment": 5.0, "update": 1.0}
     stats = watching(monkeypatch, seconds)
-    stats._look_for_idling([15.0, 10.0])  # too little to tell
+    # This is too little to tell.
+    stats.look_for_idling([15.0, 10.0])
     with pytest.warns(UserWarning, match="GpuStats") as caught:
-        stats._look_for_idling([14.0])
-    (said,) = [str(each.message) for each in caught]
+        stats.look_for_idling([14.0])
+    matching = [str(each.message) for each in caught]
+    (said,) = matching
     assert said.startswith("GpuStats: the GPU was busy for 13% of the time; the host's went to environment 83%, update")
     assert said.endswith("try more environments, --model.env.num_envs, and --model.cuda_graphs auto")
-    stats._look_for_idling([0.0] * 3)  # a second warning would be an error here
+    # A second warning would be an error here.
+    stats.look_for_idling([0.0] * 3)
 
 
 def test_the_cause_is_that_of_the_last_while(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = {"environment": 50.0, "saving": 0.0}
     stats = watching(monkeypatch, seconds)
-    stats._look_for_idling([90.0] * 3)  # busy
+    # The GPU is busy.
+    stats.look_for_idling([90.0] * 3)
     seconds.update(environment=51.0, saving=9.0)
     with pytest.warns(UserWarning, match=r"the host's went to saving 90%, environment 10%: try EpisodeCheckpoint"):
-        stats._look_for_idling([1.0] * 3)
+        stats.look_for_idling([1.0] * 3)
 
 
 def test_causes_have_their_advice() -> None:
@@ -129,7 +137,10 @@ class Run:
         self.module.episodes += episodes
 
     def step(self, *args: float) -> dict[str, float]:
-        """A training step that takes so many seconds, frames, updates and episodes; what is logged at its end."""
+        """Return what a training step logs.
+
+        It takes the given seconds, frames, updates and episodes.
+        """
         self.logged = {}
         self.callback.on_train_batch_start(self.trainer, self.module, None, 0)
         self.pass_by(*args)  # type: ignore[arg-type]
@@ -143,13 +154,15 @@ def test_episodes_are_those_of_all_processes_as_frames_are(monkeypatch: pytest.M
     run.trainer.strategy = SimpleNamespace(reduce=lambda value, reduce_op: {"sum": 3 * value}[reduce_op])
     run.callback.on_train_start(run.trainer, run.module)
     assert run.step(6, 96, 12, 2) == dict(zip(RATES, (16, 2, 3600), strict=True))
-    assert run.module.episodes == 2  # which nobody has written into
+    # Nobody has written into it.
+    assert run.module.episodes == 2
 
 
 def test_rates_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(monkeypatch, every_n_steps=2)
     run.callback.on_train_start(run.trainer, run.module)
-    run.pass_by(100, frames=5000, episodes=70)  # warm-up, or a checkpoint that is loaded, is not training
+    # Warm-up, or a checkpoint that is loaded, is not training.
+    run.pass_by(100, frames=5000, episodes=70)
     assert run.step(1, 32, 4, 1) == {}
     # 2 s and 4 s: (32 + 64) / 6 frames, (4 + 8) / 6 updates, 3600 · (1 + 2) / 6 episodes
     assert run.step(5, 64, 8, 2) == dict(zip(RATES, (16, 2, 1800), strict=True))
@@ -176,7 +189,10 @@ def test_a_run_logs_its_rates(tmp_path: Path) -> None:
 
 
 class OnCuda(Tensor):
-    """A tensor of the host that says that it is not, and knows how often it was waited for."""
+    """A tensor of the host that claims to be on CUDA.
+
+    It knows how often it was waited for.
+    """
 
     waits: ClassVar[int] = 0
 
@@ -232,5 +248,6 @@ def test_a_copy_on_its_way_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(Event, "arrived", False)
     assert [seen(on_cuda(count)) for count in (7, 8)] == [5, 5]
     monkeypatch.setattr(Event, "arrived", True)
-    assert [seen(on_cuda(count)) for count in (9, 10)] == [5, 9]  # the copy was that of the first call
+    # The copy was that of the first call.
+    assert [seen(on_cuda(count)) for count in (9, 10)] == [5, 9]
     assert OnCuda.waits == 1

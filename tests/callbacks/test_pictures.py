@@ -50,8 +50,9 @@ def test_one_after_every_validation(tmp_path: Path) -> None:
     pictures = pictures_in(tmp_path)
     assert sorted((step, tag) for step, tag, _ in pictures) == [(2, "packed bins"), (4, "packed bins")]
     for _, _, picture in pictures:
-        assert picture.size == (64 + 8 + 64, 48)  # two bins side by side
-        assert len(np.unique(np.asarray(picture).reshape(-1, 3), axis=0)) > 10  # and something on it
+        # Two bins stand side by side, with something in them.
+        assert picture.size == (64 + 8 + 64, 48)
+        assert len(np.unique(np.asarray(picture).reshape(-1, 3), axis=0)) > 10
 
 
 class Player(Trained):
@@ -61,7 +62,8 @@ class Player(Trained):
 
 WORLDS = {"val_levels": ROWS, "val_worlds_per_level": 2, "max_steps": 20}
 RUNS = {
-    "crossings": (marine_env(), NavigationWorlds(**WORLDS), (64 + 8 + 64, 64)),  # two rows, of three to be shown
+    # Two rows, of three that there are.
+    "crossings": (marine_env(), NavigationWorlds(**WORLDS), (64 + 8 + 64, 64)),
     "episodes": (CountingEnv(2), Episodes(num_val_episodes=5), (64 + 8 + 64, 48 + 8 + 48)),
 }
 
@@ -75,7 +77,8 @@ def test_every_environment_has_pictures(tag: str, tmp_path: Path) -> None:
     logger.finalize("success")
     ((step, found, picture),) = pictures_in(tmp_path)
     assert (step, found, picture.size) == (0, tag, size)
-    assert len(np.unique(np.asarray(picture).reshape(-1, 3), axis=0)) >= 2  # and something on them
+    # There is something on them.
+    assert len(np.unique(np.asarray(picture).reshape(-1, 3), axis=0)) >= 2
 
 
 def test_nothing_is_drawn_where_nobody_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +177,7 @@ def test_it_changes_nothing_of_what_is_learned(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [(480,), (8, 640), 480, "big", (480, 640.5)])
 def test_sizes_that_are_none(size: Any) -> None:
-    with pytest.raises(ValueError, match="EpisodeMcap: size must be "):
+    with pytest.raises(ValueError, match=r"EpisodeMcap: size "):
         EpisodeMcap(size=size)
 
 

@@ -1,4 +1,7 @@
-"""Checkpoints of strangers: what is wrong with one is told in a line, before or while it is restored."""
+"""Checkpoints of strangers.
+
+What is wrong with one is said in a line, before or while it is restored.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ def test_weights_that_are_no_numbers_are_refused(content: dict[str, Any], tmp_pa
     name = next(name for name, value in state.items() if value.is_floating_point() and value.ndim)
     state[name][-1] = float(bad)
     torch.save({**content, "state_dict": state}, tmp_path / "x.ckpt")
-    with pytest.raises(ValueError, match=f"{name} must be finite"):
+    with pytest.raises(ValueError, match=f"{name} .*finite"):
         check_checkpoint(tmp_path / "x.ckpt", module())
 
 
@@ -96,7 +99,7 @@ def test_any_malformed_part_is_one_line(content: dict[str, Any], tmp_path: Path,
 def test_a_missing_part_is_one_line(content: dict[str, Any], tmp_path: Path) -> None:
     for name in ("pytorch-lightning_version", "optimizer_states", "lr_schedulers"):
         torch.save({key: value for key, value in content.items() if key != name}, tmp_path / "x.ckpt")
-        with pytest.raises(ValueError, match=r"x\.ckpt: Lightning cannot go on from it \(\w+: "):
+        with pytest.raises(ValueError, match=r"x\.ckpt: Lightning .*\(\w+: "):
             restored(tmp_path / "x.ckpt", tmp_path)
 
 
@@ -126,7 +129,7 @@ def test_a_checkpoint_of_another_run_says_which(content: dict[str, Any], tmp_pat
 
 def test_weights_alone_are_no_checkpoint(tmp_path: Path) -> None:
     torch.save({"model_state_dict": {}, "obs_dim": 3}, tmp_path / "x.pt")
-    with pytest.raises(ValueError, match=r"x\.pt holds weights alone \(model_state_dict\)"):
+    with pytest.raises(ValueError, match=r"x\.pt .*\(model_state_dict\)"):
         check_checkpoint(tmp_path / "x.pt")
 
 
@@ -141,7 +144,10 @@ SETTINGS: dict[str, tuple[dict[str, Any], int]] = {
 
 
 class Story(Callback):
-    """Diary of steps and validations, each with the step of the curves, the epoch and the batch."""
+    """Diary of steps and validations.
+
+    Each has the step of the curves, the epoch and the batch.
+    """
 
     def __init__(self, told: list[tuple[Any, ...]], ends_at: int = 0) -> None:
         self.told, self.ends_at = told, ends_at
@@ -200,10 +206,11 @@ def test_epochs_are_counted_once_however_often_a_run_stops(tmp_path: Path) -> No
 
 def test_a_loader_begins_anew_unless_it_goes_on() -> None:
     loader = StepLoader(5)
-    for _ in range(2):  # as where only three of its five batches are asked for
+    # A run asks for only three of its five batches, too.
+    for _ in range(2):
         steps = iter(loader)
         assert [next(steps) for _ in range(3)] == [1, 2, 3]
     loader.load_state_dict({"done": 3})
     assert [list(loader), list(loader)] == [[4, 5], [1, 2, 3, 4, 5]]
-    with pytest.raises(ValueError, match=r"steps_per_epoch must be at least 6.* not 5"):
+    with pytest.raises(ValueError, match=r"steps_per_epoch .*\b6\b.* not 5"):
         loader.load_state_dict({"done": 6})

@@ -1,4 +1,7 @@
-"""Checkpoints on storage: whole or not taken, in memory and in a folder, and nothing from there is trusted."""
+"""Checkpoints on storage: whole or not taken.
+
+In memory and in a folder, and nothing from there is trusted.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +71,7 @@ def test_half_uploads(storage: CheckpointStorage, tmp_path: Path, monkeypatch: p
     """Killed after so many of the two files."""
     here, there = tmp_path / "here", tmp_path / "there"
     storage.put(*saved(here, "last", 1.0))
-    files, _ = storage._open()
+    files, _ = storage.open()
     put_file, calls = files.put_file, 0
 
     def killed(source: str, target: str, **options: Any) -> None:
@@ -95,7 +98,7 @@ def test_a_part_that_is_missing_or_short_is_noticed(storage: CheckpointStorage, 
     for content in (None, b"short"):
         entry, path, parts = saved(here, "last", 1.0)
         folder = storage.put(entry, path, parts)
-        files, _ = storage._open()
+        files, _ = storage.open()
         files.rm_file(f"{folder}/{parts[0].name}")
         if content is not None:
             files.pipe_file(f"{folder}/{parts[0].name}", content)
@@ -113,7 +116,8 @@ def test_only_old_ones_of_the_run_are_removed(storage: CheckpointStorage, tmp_pa
     storage.remove_old(RUN, 2)
     left = [(remote.run, remote.stem, remote.saved_ms) for remote in storage.list_remotes()]
     assert left == [
-        ("ffffffffffff", "last", 1000),  # the run that was uploaded to last, whatever its clock says
+        # The run that was uploaded last counts, whatever its clock says.
+        ("ffffffffffff", "last", 1000),
         (RUN, "best", 4500),
         (RUN, "updates-4", 4000),
         (RUN, "updates-3", 3000),
@@ -137,8 +141,10 @@ def test_within_a_run_updates_decide_not_the_order_of_uploads(storage: Checkpoin
     uploaded = storage.put(*saved(tmp_path, "last", 16.0, saved_s=1e9))
     assert [remote.step for remote in storage.list_remotes()] == [300, 16]
     storage.remove_old(RUN, 1, uploaded)
-    assert len(storage.list_remotes()) == 2  # what was just uploaded never goes at once
-    storage.put(*saved(tmp_path, "last", 20.0, generation=1))  # the run has gone back
+    # What was just uploaded never goes at once.
+    assert len(storage.list_remotes()) == 2
+    # The run has gone back.
+    storage.put(*saved(tmp_path, "last", 20.0, generation=1))
     assert [remote.step for remote in storage.list_remotes()] == [20, 300, 16]
 
 
@@ -151,7 +157,7 @@ def test_the_best_one_is_of_the_run_that_is_fetched(storage: CheckpointStorage, 
 
 def test_an_upload_that_fails(storage: CheckpointStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage.put(*saved(tmp_path, "last", 1.0))
-    files, root = storage._open()
+    files, root = storage.open()
     put_file = files.put_file
 
     def failing(source: str, target: str, **options: Any) -> None:
@@ -171,7 +177,8 @@ def test_two_that_remove_at_once(storage: CheckpointStorage, tmp_path: Path, mon
         storage.put(*saved(tmp_path, f"updates-{at_s:.0f}", at_s))
     listed = storage.list_remotes()
     storage.remove_old(RUN, 1)
-    monkeypatch.setattr(storage, "list_remotes", lambda: listed)  # as it was before the other one removed
+    # The list is from before the other one removed.
+    monkeypatch.setattr(storage, "list_remotes", lambda: listed)
     storage.remove_old(RUN, 1)
     assert storage.fetch_newest(tmp_path / "there")[0]
 
@@ -185,7 +192,9 @@ class Code:
 
 
 def test_strangers_files_run_nothing_and_go_nowhere_else(storage: CheckpointStorage, tmp_path: Path) -> None:
-    mark, here, there = tmp_path / "mark", tmp_path / "here", tmp_path / "there"
+    mark = tmp_path / "mark"
+    here = tmp_path / "here"
+    there = tmp_path / "there"
     entry, path, parts = saved(here, "last", 9.0)
     torch.save({"state_dict": {}, "code": Code(mark)}, path)
     storage.put(entry, path, parts)
@@ -194,7 +203,7 @@ def test_strangers_files_run_nothing_and_go_nowhere_else(storage: CheckpointStor
     storage.put(entry, path, parts)
     entry, path, parts = saved(here, "last", 7.0, parts={"../../outside.pt": 3})
     storage.put(entry, path, parts)
-    files, root = storage._open()
+    files, root = storage.open()
     files.makedirs(f"{root}/other", exist_ok=True)
     files.pipe_file(f"{root}/other/last.ckpt", b"none of ours")
     fetched, torn = storage.fetch_newest(there)

@@ -1,4 +1,7 @@
-"""A subcommand that serves until it is told to end, in a process that starts in a moment."""
+"""A subcommand that serves until it is stopped.
+
+It runs in a process that starts in a moment.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,9 @@ class Serving:
         """Waits for a line."""
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
-            if self.log.exists() and (found := re.search(f"^{pattern}\n", self.log.read_text(), re.MULTILINE)):
+            text = self.log.read_text() if self.log.exists() else ""
+            found = re.search(f"^{pattern}\n", text, re.MULTILINE)
+            if found:
                 return found
             assert self.process.is_alive(), self.log.read_text()
             time.sleep(0.01)

@@ -1,10 +1,14 @@
-"""`torchrl-gpu bench packing`: parity is looked for first, and no ratio is given while it fails."""
+"""`torchrl-gpu bench packing`: parity comes before speed.
+
+No ratio is given while parity fails.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +44,14 @@ def test_the_command_writes_every_raw_timing(tmp_path: Path, capsys: pytest.Capt
     assert {"torch", "torchrl"} <= set(result["machine"]["versions"])
     copied, _, *rows = result["rows"]
     names = ["NumPy reference", "1 envs", "3 envs"]
-    assert [(row["group"], row["name"]) for row in rows] == [(g, n) for g in ("bpp10", "irregular") for n in names]
+    assert [(row["group"], row["name"]) for row in rows] == list(product(("bpp10", "irregular"), names))
     for reference, ours in ((rows[0], rows[2]), (rows[3], rows[5])):
         assert len(ours["seconds"]) == 2
         assert ours["ratio"] == pytest.approx(ours["rate"] / reference["rate"])
         assert ours["share_of_copy"] == pytest.approx(ours["rate"] * ours["bytes_per_step"] / copied["rate"])
         assert "ratio" not in reference
-    assert rows[2]["bytes_per_step"] == 8 * 100 + 5 * 200  # heights in and out; z-maps and masks out
+    # Heights in and out, z-maps and masks out.
+    assert rows[2]["bytes_per_step"] == 8 * 100 + 5 * 200
     printed = " ".join(capsys.readouterr().out.split())
     assert "× NumPy" in printed
     assert "GPU utilisation n/a" in printed
@@ -136,7 +141,8 @@ SMALL = small("packing.yaml", 50)
 
 def test_by_hand() -> None:
     found = estimate(7200, Rate(2.0, "by hand"), 0.44)
-    assert found["hours"] == 1.0  # 7,200 updates at two a second
+    # 7,200 updates at two a second.
+    assert found["hours"] == 1.0
     assert found["cost"] == pytest.approx(0.44)
     assert estimate(7200, Rate(4.0, "by hand"), None)["cost"] is None
 
@@ -145,7 +151,8 @@ def test_a_given_rate(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--config", "packing.yaml", "--price", "3", "--throughput", "0.25"]
     assert cli.main(["cost", *words], "torchrl-gpu") is None
     said = capsys.readouterr().out.splitlines()
-    assert said == [  # 500 updates at a quarter a second are 2,000 s
+    # 500 updates at a quarter a second are 2,000 s.
+    assert said == [
         "packing.yaml: 500 updates at 0.25 updates/s: 33.3 minutes",
         "at 3 USD an hour: 1.67 USD",
         "rate: given by --throughput",
@@ -161,10 +168,12 @@ def test_a_trial_here(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkey
     found = json.loads(capsys.readouterr().out)
     assert found["updates"] == 50
     updates, _ = re.match(r"measured just now, (\d+) updates in ([\d.]+) s on ", found["source"]).groups()  # type: ignore[union-attr]
-    assert 0 < int(updates) < 50  # the trial is shorter than the run
+    # The trial is shorter than the run.
+    assert 0 < int(updates) < 50
     assert found["updates_per_s"] > 0
     assert found["cost"] == pytest.approx(0.44 * 50 / found["updates_per_s"] / 3600)
-    assert list(tmp_path.iterdir()) == []  # a trial leaves nothing
+    # A trial leaves nothing.
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_recorded_rate(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

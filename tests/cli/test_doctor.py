@@ -1,4 +1,4 @@
-"""Report of the doctor: what was tried just now, why it does not work, and how to try what was not tried."""
+"""Report of the doctor: what works, what does not, and how to try the rest."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from torchrl_gpu.training.accelerated.graphs import Body, Graph
 
 @pytest.fixture
 def findings(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
-    """The rows of streaming by name, on a machine whose probes say what they are told to."""
+    """The rows of streaming by name, on a machine with pretended probes."""
 
     def find(**problems: str) -> dict[str, doctor.Finding]:
         monkeypatch.setattr(probes, "nvjpeg_problem", lambda _: problems.get("nvjpeg", ""))
         monkeypatch.setattr(probes, "nvenc_problem", lambda: problems.get("nvenc", ""))
         monkeypatch.setattr(probes, "x264_problem", lambda: problems.get("x264", ""))
-        return {finding.name: finding for finding in doctor._codecs()}
+        return {finding.name: finding for finding in doctor.codecs()}
 
     return find
 
@@ -64,7 +64,10 @@ def test_a_package_that_does_not_load_says_why(findings, monkeypatch: pytest.Mon
 
 @pytest.fixture
 def anew(monkeypatch: pytest.MonkeyPatch) -> list[SelfTest]:
-    """Self-tests run as in the doctor, but none in a subprocess; which ran."""
+    """Self-tests that run in this process alone.
+
+    They run as in the doctor, and the fixture lists which ran.
+    """
     tried: list[SelfTest] = []
 
     def apart(test: SelfTest) -> str:
@@ -74,9 +77,10 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> list[SelfTest]:
     monkeypatch.setattr(self_tests, "_run_in_subprocess", apart)
     monkeypatch.setattr(self_tests, "_passes_in_fork", lambda test: False)
     monkeypatch.setattr(SelfTest, "keep", lambda test, failure: None)
-    monkeypatch.setattr(self_tests, "_reads_disk", True)  # and again when this test is over
-    monkeypatch.setattr(self_tests, "_FAILURES", {})
-    for chosen in (native.problem, kernels._fastest, kernels._log_slower, probes.nvenc_problem):
+    # monkeypatch restores it when this test is over.
+    monkeypatch.setattr(self_tests, "reads_disk", True)
+    monkeypatch.setattr(self_tests, "KNOWN_FAILURES", {})
+    for chosen in (native.problem, kernels.fastest_of, kernels.log_slower, probes.nvenc_problem):
         chosen.cache_clear()
     return tried
 
@@ -88,7 +92,7 @@ def test_doctor(capsys: pytest.CaptureFixture[str], anew: list[SelfTest]) -> Non
     assert "cuda" in said.out
     assert "no answer within 300 seconds" in said.out
     assert said.err.count("\n") == 1
-    assert not self_tests._reads_disk
+    assert not self_tests.reads_disk
 
 
 def test_doctor_as_json(capsys: pytest.CaptureFixture[str], anew: list[SelfTest]) -> None:
@@ -98,7 +102,8 @@ def test_doctor_as_json(capsys: pytest.CaptureFixture[str], anew: list[SelfTest]
     assert {"packing", "device", "software", "compile", "streaming"} == {finding["group"] for finding in findings}
     assert {"works", "cannot", "not tried", "installed"} >= {finding["state"] for finding in findings}
     assert all(finding["detail"] for finding in findings)
-    (compiled,) = [finding for finding in findings if finding["name"] == "torch.compile"]
+    matching = [finding for finding in findings if finding["name"] == "torch.compile"]
+    (compiled,) = matching
     assert compiled["state"] == "not tried"
     assert "torchrl-gpu doctor --full" in compiled["detail"]
     assert not any("torch_compile" in test.function for test in anew)
@@ -110,8 +115,8 @@ def test_a_backend_that_fails_says_why(anew: list[SelfTest], monkeypatch: pytest
     monkeypatch.setattr(self_tests, "_run_in_subprocess", lambda test: "drop_map of boxes: illegal instruction")
     monkeypatch.setattr(self_tests, "_passes_in_fork", lambda test: False)
     self_tests.forget_results()
-    found = {finding.name: finding for finding in doctor._backends_on(torch.device("cpu"))}
-    kernels._fastest.cache_clear()
+    found = {finding.name: finding for finding in doctor.backends_on(torch.device("cpu"))}
+    kernels.fastest_of.cache_clear()
     assert found["compiled"][2:] == ("cannot", "drop_map of boxes: illegal instruction")
     assert found["eager"][2:] == ("works", "on cpu, the default: what the others are compared with")
     assert found["reference"].state == "not tried"
@@ -119,7 +124,7 @@ def test_a_backend_that_fails_says_why(anew: list[SelfTest], monkeypatch: pytest
 
 def test_by_the_interpreter_no_self_test_runs(anew: list[SelfTest], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    found = doctor._backends_on(torch.device("cpu"))
+    found = doctor.backends_on(torch.device("cpu"))
     assert {finding.state for finding in found} <= {"not tried", "cannot"}
     assert anew == []
 
@@ -150,7 +155,7 @@ def test_kernels_besides_those_of_packing_steps_are_told(monkeypatch: pytest.Mon
     monkeypatch.setattr(
         values, "problem_of", lambda what, *given: "" if what == "tables of afterstates" else "wrong sums"
     )
-    found = {finding.name: finding for finding in doctor._kernels_on(torch.device("cuda", 0))}
+    found = {finding.name: finding for finding in doctor.kernels_on(torch.device("cuda", 0))}
     assert found["steps of marine navigation"][2:] == ("cannot", "no registers left")
     assert found["rollouts of tables"][2:] == ("cannot", "wrong sums")
     assert found["tables of afterstates"].state == "works"

@@ -89,7 +89,8 @@ def test_every_row(
 
 
 def test_what_is_written(evaluate: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
-    result = evaluate("--seed", "5")  # and without a checkpoint
+    # It works without a checkpoint, too.
+    result = evaluate("--seed", "5")
     assert list(rows_of(result)) == [RANDOM, DEEPEST, RULE, LESS_WASTE, VALUES]
     (table,) = result["tables"]
     asked = {"visible_items": 3, "skip_unplaceable": False, "orientations": "cube", "resolution": 16}
@@ -138,6 +139,7 @@ def test_worlds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "table.json"
     assert cli.main([*WORLDS, "--device=cpu", "--cases=5", f"--output={path}"], "torchrl-gpu") is None
     (table,) = json.loads(path.read_text())["tables"]
-    assert table["worlds"]["num_worlds"] == 5  # one of each row
+    # One of each row.
+    assert table["worlds"]["num_worlds"] == 5
     assert [row["policy"] for row in table["policies"]] == ["IQN (untrained)", "adaptive IQN"]
     assert "5 worlds" in capsys.readouterr().out

@@ -1,4 +1,7 @@
-"""`torchrl-gpu evaluate pallets` as it is typed, with two boards in place of a factory's."""
+"""`torchrl-gpu evaluate pallets` as it is typed.
+
+Two boards stand in for a factory's.
+"""
 
 from __future__ import annotations
 

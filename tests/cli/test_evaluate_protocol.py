@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -45,7 +46,8 @@ def test_a_user_s_file_and_named_policies(tmp_path: Path, capsys: pytest.Capture
     assert cli.main(["evaluate", "bpp10", "--device=cpu", "--protocol=cut2", *words], "torchrl-gpu") is None
     shown = capsys.readouterr().out
     assert "cut2: 2 sequences from 0 of mine.pt" in shown
-    assert shown.count("2 visible") == 3  # of both rules, and of the published policy
+    # Both rules and the published policy.
+    assert shown.count("2 visible") == 3
     assert "random legal" not in shown
 
 
@@ -54,7 +56,13 @@ def test_visible_boxes_are_searched_beside_the_policy(capsys: pytest.CaptureFixt
     assert cli.main(["evaluate", "bpp10", "--device=cpu", "--protocol=rs", *words], "torchrl-gpu") is None
     shown = capsys.readouterr().out
     assert "pretrained rs, searching (3, 4)" in shown
-    assert shown.count("3 visible") == 3  # the policy, the search, and the published one
+    # The policy, the search, and the published one.
+    assert shown.count("3 visible") == 3
+
+
+def utilizations_of(played: dict[str, Any]) -> dict[str, list[float]]:
+    """Return the utilizations of each policy."""
+    return {row["policy"]: row["utilizations"] for row in played["policies"]}
 
 
 @pytest.mark.parametrize("protocol", ["cut2", "rs"])
@@ -68,7 +76,8 @@ def test_a_file_of_the_protocol_s_boxes_is_played_one_item_ahead_as_the_suite_is
         path = tmp_path / f"{number}.json"
         assert cli.main([*words, *which, f"--output={path}"], "torchrl-gpu") is None
         played.append(json.loads(path.read_text()))
-    by_suite, by_file = ({row["policy"]: row["utilizations"] for row in each["policies"]} for each in played)
+    by_suite = utilizations_of(played[0])
+    by_file = utilizations_of(played[1])
     assert by_file == by_suite
     assert len(by_file) == 3
     assert played[0]["sequences"]["sha256"] == played[1]["sequences"]["sha256"]
@@ -85,7 +94,8 @@ def test_a_checkpoint(checkpoint: str, capfd: pytest.CaptureFixture[str]) -> Non
     assert cli.main([*QUICK, "--protocol=cut2", "--policy", "random", checkpoint], "torchrl-gpu") is None
     assert f"some ({checkpoint})" in capfd.readouterr().out
     assert cli.main([*QUICK, "--protocol=discrete125", "--policy", checkpoint], "torchrl-gpu") == 2
-    assert "error: " in capfd.readouterr().err  # of one orientation, where two are asked for
+    # It has one orientation, where two are asked for.
+    assert "error: " in capfd.readouterr().err
 
 
 def test_what_planners_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

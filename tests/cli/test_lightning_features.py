@@ -1,4 +1,6 @@
-"""Lightning's own callbacks, loggers, precisions, profilers and flags, each through the command line on a tiny run.
+"""Lightning's own callbacks, loggers, precisions, profilers and flags.
+
+Each runs through the command line on a tiny run.
 
 Each works or ends with one line. What a new version of Lightning brings makes `test_nothing_of_lightnings_is_left_out`
 fail until it is listed here, and in the table of docs/lightning.md.
@@ -32,7 +34,8 @@ TENSORBOARD = {"class_path": f"{PACKAGE}.loggers.TensorBoardLogger", "init_args"
 SAVER = {"class_path": "torchrl_gpu.callbacks.EpisodeCheckpoint", "init_args": {"monitor": "val/utilization"}}
 NO_OPTIMIZER = "as the module steps its own optimizer"
 FLOAT32 = "trainer.precision must be one of 32-true, bf16-mixed, 16-mixed, as observations and rewards are float32"
-Expected = str | None  # part of the one line; None where it works
+# Part of the one line, or None where it works.
+Expected = str | None
 
 CALLBACKS: dict[str, tuple[dict[str, Any], Expected]] = {
     "BackboneFinetuning": ({}, "use --model.learning_rates, which sets rates by loss, as agents have no `backbone`"),
@@ -77,7 +80,8 @@ PRECISIONS: dict[str, Expected] = {
 }
 PROFILERS: dict[str, Expected] = {"simple": None, "advanced": None, "pytorch": None, "xla": "torch_xla"}
 PROFILER_CLASSES = {"SimpleProfiler", "AdvancedProfiler", "PyTorchProfiler", "XLAProfiler"}
-BASES = {"Logger", "Profiler", "PassThroughProfiler"}  # to be made one's own
+# Classes that users subclass.
+BASES = {"Logger", "Profiler", "PassThroughProfiler"}
 FLAGS: dict[str, list[tuple[Any, Expected]]] = {
     "accelerator": [("cpu", None)],
     "accumulate_grad_batches": [
@@ -121,11 +125,15 @@ FLAGS: dict[str, list[tuple[Any, Expected]]] = {
     "use_distributed_sampler": [(False, None)],
     "val_check_interval": [(1, None), (0.5, None)],
 }
-ELSEWHERE = {"self", "callbacks", "logger", "precision", "profiler"}  # of the Trainer's arguments
+# Arguments of the Trainer that other tests cover.
+ELSEWHERE = {"self", "callbacks", "logger", "precision", "profiler"}
 
-ALONE = ("barebones", "enable_checkpointing", "fast_dev_run", "limit_val_batches")  # `test_what_a_run_leaves` has them
-BARS = ("ProgressBar", "RichProgressBar", "TQDMProgressBar")  # one at a time
-RESUMED = ("EarlyStopping", "ModelCheckpoint", "SpikeDetection", "Timer", "WeightAveraging")  # with a state
+# `test_what_a_run_leaves` covers these.
+ALONE = ("barebones", "enable_checkpointing", "fast_dev_run", "limit_val_batches")
+# Only one can be used at a time.
+BARS = ("ProgressBar", "RichProgressBar", "TQDMProgressBar")
+# These have a state.
+RESUMED = ("EarlyStopping", "ModelCheckpoint", "SpikeDetection", "Timer", "WeightAveraging")
 
 SHIPPED: dict[str, dict[str, Any]] = {
     "packing.yaml": {"tables": {"init_args": {"patches": ["2x2"]}}, "rollout_steps": 4},
@@ -148,7 +156,10 @@ class TinyPacking(OffPolicy):
 
 @pytest.fixture
 def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Fit:
-    """Runs four updates with what a Trainer is to have besides; the one line of an error, None where there is none."""
+    """Run four updates with extra arguments of a Trainer.
+
+    Returns the one line of an error, or None.
+    """
 
     def run(trainer: dict[str, Any], shipped: str | None = None, *args: str) -> str | None:
         trainer = {"accelerator": "cpu", "max_steps": 4, "log_every_n_steps": 1, "logger": False, **trainer}
@@ -178,7 +189,10 @@ def fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
 
 def take_one(batch: Any) -> int:
-    """The number of samples of whatever Lightning calls a batch: here the number of a step, or a suite."""
+    """Return the number of samples of what Lightning calls a batch.
+
+    Here that is the number of a step, or a suite.
+    """
     return 1
 
 
@@ -242,13 +256,17 @@ def test_precision(fit: Fit, precision: str) -> None:
     check(fit({"precision": precision}), PRECISIONS[precision])
 
 
-@pytest.mark.parametrize("profiler", ["simple", "xla"])  # the other two cost seconds, and hook in at the same places
+# The other two cost seconds, and hook in at the same places.
+@pytest.mark.parametrize("profiler", ["simple", "xla"])
 def test_profiler(fit: Fit, profiler: str) -> None:
     check(fit({"profiler": profiler}), PROFILERS[profiler])
 
 
 def test_torchs_profiler_has_our_sections(fit: Fit, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """In its table and its trace; beside the figures of the machine."""
+    """The sections are in its table and its trace.
+
+    They stand next to the figures of the machine.
+    """
     profiler = ["--trainer.profiler=PyTorchProfiler", "--trainer.profiler.sort_by_key=cpu_time_total"]
     profiler += ["--trainer.profiler.record_module_names=false", "--trainer.limit_val_batches=0"]
     stats = "--trainer.callbacks+=torchrl_gpu.callbacks.GpuStats"

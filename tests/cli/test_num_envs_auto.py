@@ -1,4 +1,7 @@
-"""`num_envs: auto` in configs: a number by the kind of device, which the run keeps."""
+"""`num_envs: auto` in configs.
+
+A number that depends on the kind of device, which the run keeps.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,10 @@ def build_auto(path: str, *args: str, subcommand: str = "fit") -> PackageCLI:
 
 @pytest.fixture
 def makes_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves out environments, which are not asked for a number that only configs have."""
+    """Leave out environments.
+
+    They are not asked for a number that only configs have.
+    """
     for made in (EnvRun, AfterstateLearning, BehaviourCloning):
         monkeypatch.setattr(made, "make_env", lambda *given: None)
 
@@ -69,7 +75,7 @@ def test_num_envs_auto_is_the_number_of_a_config_or_more_on_cuda(monkeypatch: py
         # The same run, as if it were on another device.
         kind = "cuda"
         made.config.fit.model.init_args.env.init_args.num_envs = "auto"
-        made._settle_num_envs()
+        made.settle_num_envs()
         assert number_of(made) == max(number, made.model.num_envs_on_cuda or 0), name
 
 

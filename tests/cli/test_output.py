@@ -15,7 +15,7 @@ from torchrl_gpu import cli
 from torchrl_gpu.callbacks import progress
 from torchrl_gpu.cli.output import prepare_output
 from torchrl_gpu.cli.program import OWN_SUBCOMMANDS
-from torchrl_gpu.system import console
+from torchrl_gpu.palletizing.plan import PalletPlans
 
 LIST = "order,article,length_mm,width_mm,height_mm,qty\nä,×–³,400,300,200,3\n"
 ENCODINGS = ["ascii", "shift_jis", "iso8859-1", "cp1252", "big5"]
@@ -55,13 +55,13 @@ def test_no_output_at_all_ends_no_subcommand(subcommand: str, monkeypatch: pytes
         stream.close()
 
 
-def test_plans_are_written_before_anything_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plans_are_written_before_they_are_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "list.csv").write_text(LIST, encoding="utf-8")
 
-    def gone() -> None:
+    def gone(self: PalletPlans) -> None:
         raise BrokenPipeError("the terminal is gone")
 
-    monkeypatch.setattr(console, "wide_console", gone)
+    monkeypatch.setattr(PalletPlans, "table", gone)
     with pytest.raises(BrokenPipeError):
         cli.main(["pack", str(tmp_path / "list.csv"), "--device", "cpu", "--out", str(tmp_path / "out")])
     assert (tmp_path / "out" / "index.html").is_file()
@@ -87,4 +87,4 @@ def test_an_output_that_is_there_stays(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_progress_without_an_output_draws_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
-    assert not progress._draws_bars()
+    assert not progress.draws_bars()

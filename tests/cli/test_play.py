@@ -1,4 +1,7 @@
-"""The words `play` and `serve`, as a process: an address is printed, pictures come, SIGTERM ends it cleanly."""
+"""The words `play` and `serve`, as a process.
+
+An address is printed, pictures come, and SIGTERM ends it cleanly.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ JPEG = b"\xff\xd8\xff"
 
 @pytest.fixture
 def serving(tmp_path: Path) -> Iterator[Serving]:
-    """`torchrl-gpu serve` of a heuristic, at any port, with a token from the environment."""
+    """Run `torchrl-gpu serve` of a heuristic, at any port.
+
+    Its token comes from the environment.
+    """
     words = ["serve", *small("packing_dqn.yaml"), "--port", "0", "--speed", "50"]
     with Serving(words, tmp_path / "log", TORCHRL_GPU_TOKEN="sesame") as made:
         yield made
@@ -52,7 +58,8 @@ def get(url: str, tries: int = 10) -> bytes:
         with urllib.request.urlopen(asked(url), timeout=60) as answer:
             return answer.read()
     except urllib.error.HTTPError as error:
-        if error.code != 503 or tries == 1:  # no frame within the server's own patience
+        # 503 means no frame within the server's own patience.
+        if error.code != 503 or tries == 1:
             raise
         return get(url, tries - 1)
 
@@ -65,11 +72,13 @@ def test_served_until_it_is_told_to_end(serving: Serving) -> None:
     assert found[1] == first[1]
     first_picture = picture = get(f"{found[1]}snapshot.jpg?stream=env0")
     assert picture.startswith(JPEG)
-    for _ in range(500):  # those that come at once are of one frame; who waits for a younger one watches meanwhile
+    # Pictures that come at once are of one frame, and waiting for a younger one counts as watching.
+    for _ in range(500):
         picture = get(f"{found[1]}snapshot.jpg?stream=env0")
         if picture != first_picture:
             break
-    assert picture != first_picture  # the bin fills while it is looked at
+    # The bin fills while it is watched.
+    assert picture != first_picture
     listed = json.loads(get(f"{found[1]}streams"))
     assert [(each["name"], each["base"], each.get("overlay")) for each in listed] == [
         ("env0", "env0", None),
@@ -86,7 +95,8 @@ def test_served_until_it_is_told_to_end(serving: Serving) -> None:
 
 def test_told_to_end_while_the_policy_is_loaded(serving: Serving) -> None:
     serving.says("serve: loading the policy.*")
-    (line,) = serving.ends()  # that which came, and it was not waited for the policy
+    # The message came, and the policy was not waited for.
+    (line,) = serving.ends()
     assert "loading the policy" in line
 
 
@@ -96,8 +106,8 @@ def test_the_page_is_served_and_mistakes_are_found_before_anything_heavy_is_load
         "from torchrl_gpu import cli\n"
         "from torchrl_gpu.cli import play\n"
         "def load(args, rest, names, server):\n"
-        "    (stream,) = server._service.hub.describe_streams()\n"
-        "    print(stream['title'], server._service.hub.state, server.port > 0)\n"
+        "    (stream,) = server.service.hub.describe_streams()\n"
+        "    print(stream['title'], server.service.hub.state, server.port > 0)\n"
         "    raise ValueError(str([m for m in ('torch', 'lightning', 'jsonargparse') if m in sys.modules]))\n"
         "play._load = load\n"
         "sys.exit(cli.main(['play', '--config', 'packing_dqn.yaml', '--port', '0'], 'torchrl-gpu'))\n"

@@ -1,4 +1,7 @@
-"""What a shipped config trains, every command that takes a policy takes, or refuses in one line that says why."""
+"""Every command takes what a shipped config trains.
+
+Or it refuses in one line that says why.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +86,7 @@ def test_evaluate_play_and_record(name: str, trained: Trained) -> None:
 @pytest.mark.parametrize("name", each_of(NAMES))
 def test_serve_policy_and_export(name: str, trained: Trained) -> None:
     words, checkpoint = trained(name)
-    env = serve_policy._env_of(words, "cpu") if name in PACKS else None
+    env = serve_policy.env_of(words, "cpu") if name in PACKS else None
     if wants_env(checkpoint):
         assert name == "packing_irregular.yaml"
         with pytest.raises(ValueError, match=r"hierarchical packer .*env="):
@@ -101,13 +104,16 @@ def test_serve_policy_and_export(name: str, trained: Trained) -> None:
 
 def test_serve_policy_refuses_an_environment_of_another_kind(trained: Trained) -> None:
     words, _ = trained("navigation_dqn.yaml")
-    with pytest.raises(ValueError, match="--config must be of a run that packs"):
-        serve_policy._env_of(words, "cpu")
+    with pytest.raises(ValueError, match=r"--config .*packs"):
+        serve_policy.env_of(words, "cpu")
 
 
 @pytest.mark.parametrize("name", each_of(PACKS))
 def test_pack(name: str, trained: Trained) -> None:
-    """Weights of placements fit any pallet; tables are those of a bin of few cells, and networks of their own bin."""
+    """Weights of placements fit any pallet.
+
+    Tables are those of a bin of few cells, and networks those of their own bin.
+    """
     _, checkpoint = trained(name)
     pallet = Pallet(1.2, 0.8, 1.5, cell=0.1)
     if name == "packing_pallets.yaml":
@@ -159,5 +165,5 @@ def test_evaluate_pallets(installed: Path, trained: Trained, tmp_path: Path) -> 
 def test_files_that_learned_no_values_are_refused_where_those_are_wanted(name: str, trained: Trained) -> None:
     if name in BY_VALUES:
         return
-    with pytest.raises(ValueError, match=r"run that learns values of bins"):
+    with pytest.raises(ValueError, match=r"values of bins"):
         PackingPolicy.from_pretrained(trained(name)[1], "cpu")

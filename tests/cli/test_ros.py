@@ -14,7 +14,7 @@ from tests.cli.serving import Serving
 from tests.policies import checkpoints
 from tests.streaming.ros2.robots import MESSAGES, until
 from torchrl_gpu.cli import main
-from torchrl_gpu.cli.ros import _parser, _say, _swap
+from torchrl_gpu.cli.ros import make_parser, print_line, swap
 from torchrl_gpu.streaming.ros2.cyclone import CycloneDds
 from torchrl_gpu.streaming.ros2.messages import FLOATS, JOINTS
 
@@ -46,7 +46,8 @@ def test_from_a_config_to_actions_a_swap_and_an_end(tmp_path: Path, monkeypatch:
         assert [actions[0][name] for name in ("speed", "care", "safe")] == [0.0, 1.0, 1.0]
         sent = MESSAGES.floats([0.1] * 6)
         until(lambda: robot.publish("/sink", FLOATS, sent) or actions[-1]["safe"] == 0)
-        for _ in range(20):  # one after the other: some are taken together
+        # They come one after the other, as some are taken together.
+        for _ in range(20):
             run.tell(signal.SIGHUP)
         run.says(rf"ros: SAC of {path} decides now")
         path.write_text("no checkpoint")
@@ -83,14 +84,14 @@ class Bridge:
 def test_a_swap_that_fails_changes_nothing(error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, _ = checkpoints.saved(tmp_path, "SAC washes")
     bridge: Any = Bridge(error)
-    said = _swap(bridge, str(path), "cpu")
+    said = swap(bridge, str(path), "cpu")
     assert said.startswith("ros: the policy before goes on; ")
     assert "\n" not in said
     bridge.error = None
-    assert _swap(bridge, str(path), "cpu") == f"ros: SAC of {path} decides now"
+    assert swap(bridge, str(path), "cpu") == f"ros: SAC of {path} decides now"
     assert bridge.policies == ["SAC"]
     monkeypatch.setattr("torchrl_gpu.policies.load_policy", lambda *_, **__: (_ for _ in ()).throw(error))
-    assert _swap(bridge, str(path), "cpu").startswith("ros: the policy before goes on; ")
+    assert swap(bridge, str(path), "cpu").startswith("ros: the policy before goes on; ")
 
 
 def test_a_terminal_that_has_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,7 +101,7 @@ def test_a_terminal_that_has_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) 
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr("builtins.print", gone)
-    _say("ros: a line")
+    print_line("ros: a line")
 
 
 @pytest.mark.parametrize(
@@ -130,5 +131,5 @@ def test_help_lists_the_options(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_documented_config_is_one() -> None:
     text = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text(encoding="utf-8")
-    found = _parser().parse_string(text.partition("```yaml\npolicy:")[2].partition("```")[0].join(("policy:", "")))
+    found = make_parser().parse_string(text.partition("```yaml\npolicy:")[2].partition("```")[0].join(("policy:", "")))
     assert (found.image_topic, found.safe_action, found.server.port) == ("/camera/image_raw", [0.0, 1.0], 8080)

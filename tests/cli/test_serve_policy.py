@@ -63,7 +63,8 @@ def test_a_cell_packs_on_where_a_killed_server_was(tmp_path: Path) -> None:
         first.process.kill()
         first.process.join()
     with ThreadPoolExecutor(1) as thread:
-        confirmed = thread.submit(cell.ask, "confirm")  # nobody is there
+        # Nobody is there.
+        confirmed = thread.submit(cell.ask, "confirm")
         with Serving([*words, port], tmp_path / "second") as second:
             second.says(told.format(1))
             assert confirmed.result()["packed"] == 4
@@ -134,7 +135,7 @@ def test_export_tells_what_a_packing_wants_computed(
         path.write_bytes(b"a program, which takes long to be traced")
         return lambda observations: graph(*observations)
 
-    monkeypatch.setitem(exporter._WRITERS, "pt2", written)
+    monkeypatch.setitem(exporter.WRITERS, "pt2", written)
     monkeypatch.setattr(exporter, "milliseconds_a_row", lambda policy, path: (2.5, 0.25))
     path, _ = checkpoints.saved(tmp_path, "DQN packs")
     assert main(["export", str(path), "--format", "pt2"], "torchrl-gpu") is None

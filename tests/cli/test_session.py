@@ -22,7 +22,9 @@ pytest.importorskip("cv2")
 
 class Stage:
     def __init__(self, num_envs: int = 1, speed: float = 2.0, watched: tuple[str, ...] = ("env0",)) -> None:
-        self.clock, self.env, self.server = 100.0, packing_env(num_envs), FakeServer(watched)
+        self.clock = 100.0
+        self.env = packing_env(num_envs)
+        self.server = FakeServer(watched)
         streams = EnvStreams(self.server, viewable(self.env), ["env0", "best"], 32, 24)
         player = Player(self.env, DeepestBottomLeft(self.env))
         self.session = ViewerSession(player, self.server, streams, speed, {"policy_version": 9}, now=lambda: self.clock)
@@ -44,7 +46,8 @@ class Stage:
 def test_a_step_whenever_one_is_due_and_a_picture_of_each() -> None:
     stage = Stage(speed=2.0)
     stage.wait(1.4)
-    assert stage.steps == [1, 2, 3]  # at 0, 0.5 and 1 s
+    # At 0, 0.5 and 1 s.
+    assert stage.steps == [1, 2, 3]
     assert {meta["policy_version"] for meta in stage.server.metas("env0")} == {9}
 
 
@@ -52,7 +55,8 @@ def test_nothing_happens_for_nobody_but_a_picture_of_how_it_stands() -> None:
     stage = Stage(watched=())
     stage.wait(2.0)
     assert int(stage.env.state.step_count[0]) == 0
-    assert [meta["episode_step"] for _, _, meta in stage.server.published] == [0, 0]  # one of each, for whoever comes
+    # One of each, for every new viewer.
+    assert [meta["episode_step"] for _, _, meta in stage.server.published] == [0, 0]
     stage.server.watched = {"best"}
     stage.wait(0.1)
     assert len(stage.server.metas("best")) == 2
@@ -90,7 +94,8 @@ def test_pause_step_and_resume() -> None:
     stage.wait(2.0)
     assert stage.steps == [1]
     stage.send("resume")
-    stage.send("step")  # and pause
+    # And pause.
+    stage.send("step")
     assert stage.server.shown["paused"] is True
     stage.wait(2.0)
     assert stage.steps == [1, 2, 3]
@@ -157,9 +162,9 @@ def test_each_episode_is_a_point() -> None:
 
 def test_those_that_go_on_are_none() -> None:
     stage = Stage(num_envs=3, watched=())
-    stage.session._log(torch.tensor([False, False, False]))
+    stage.session.log_episodes(torch.tensor([False, False, False]))
     assert stage.server.logged == []
-    stage.session._log(torch.tensor([True, False, True]))
+    stage.session.log_episodes(torch.tensor([True, False, True]))
     assert [step for step, _ in stage.server.logged] == [1, 2]
 
 

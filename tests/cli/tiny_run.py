@@ -12,7 +12,8 @@ CONFIG = {
     "seed_everything": 7,
     "trainer": {
         "accelerator": "cpu",
-        "max_steps": 8,  # one epoch
+        # One epoch.
+        "max_steps": 8,
         "log_every_n_steps": 1,
         "logger": False,
         "enable_progress_bar": False,

@@ -1,4 +1,7 @@
-"""The job for SkyPilot: what its schema takes, and a script that goes on from a checkpoint where there is one."""
+"""The job for SkyPilot: its schema, and a script that resumes.
+
+It goes on from a checkpoint where there is one.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +48,10 @@ def test_the_folder_is_that_of_the_config(job: dict[str, Any]) -> None:
 
 
 def run(job: dict[str, Any], home: Path, found: int) -> tuple[int, str]:
-    """Runs the script with programs that only note how they are called; status, and calls."""
+    """Run the script with programs that only note their calls.
+
+    Returns the exit status and the calls.
+    """
     programs, calls = home / "venv" / "bin", home / "calls"
     programs.mkdir(parents=True)
     for name, status in (("torchrl-gpu", found), ("lightning", 0)):

@@ -1,4 +1,7 @@
-"""The dataset that most tests read; each that spoils it takes a copy."""
+"""The dataset that most tests read.
+
+A test that spoils it takes a copy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A small LeRobotDataset v3 and plain videos, made with PyAV and pyarrow from the published format alone.
+"""A small LeRobotDataset v3 and plain videos.
+
+They are made with PyAV and pyarrow from the published format alone.
 
 Nothing of the package's own writer is used. Every frame has one flat colour that tells its episode and its number.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +43,10 @@ def write_video(
     times: Sequence[int] | None = None,
     codec: str = "libx264",
 ) -> Path:
-    """An MP4 file; with B-frames, so that frames are not stored in the order in which they are shown."""
+    """Write an MP4 file.
+
+    With B-frames, so that frames are not stored in the order in which they are shown.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(path, "w", format="mp4") as container:
         stream = container.add_stream(codec, rate=Fraction(fps).limit_denominator(1001))
@@ -58,7 +64,10 @@ def write_video(
 def write_plain(
     folder: Path, name: str, episode: int, length: int, sidecar: Callable[[Path], Any] | None = None
 ) -> Path:
-    """A video of one episode; its actions are written by `sidecar`, which gets the path without a suffix."""
+    """Write a video of one episode.
+
+    `sidecar` writes its actions, and is given the path without a suffix.
+    """
     path = write_video(folder / f"{name}.mp4", [picture(episode, i) for i in range(length)])
     (sidecar or (lambda stem: np.save(stem.with_suffix(".npy"), actions(episode, length))))(folder / name)
     return path
@@ -74,20 +83,17 @@ def states(episode: int, length: int) -> np.ndarray:
 
 def info(**changes: Any) -> dict[str, Any]:
     single = {"shape": [1], "names": None}
-    features = {
+    features: dict[str, dict[str, Any]] = {
         "observation.state": {"dtype": "float32", "shape": [3], "names": None},
         "action": {"dtype": "float32", "shape": [2], "names": ["speed", "care"]},
-        CAMERA: {
-            "dtype": "video",
-            "shape": [H, W, 3],
-            "names": ["height", "width", "channels"],
-            "info": {"video.fps": FPS},
-        },
-        "next.reward": {"dtype": "float32"} | single,
-        "next.done": {"dtype": "bool"} | single,
-        "timestamp": {"dtype": "float32"} | single,
-        **{name: {"dtype": "int64"} | single for name in ("frame_index", "episode_index", "index", "task_index")},
     }
+    axes = ["height", "width", "channels"]
+    features[CAMERA] = {"dtype": "video", "shape": [H, W, 3], "names": axes, "info": {"video.fps": FPS}}
+    features["next.reward"] = {"dtype": "float32"} | single
+    features["next.done"] = {"dtype": "bool"} | single
+    features["timestamp"] = {"dtype": "float32"} | single
+    for name in ("frame_index", "episode_index", "index", "task_index"):
+        features[name] = {"dtype": "int64"} | single
     return {
         "codebase_version": "v3.0",
         "robot_type": "none",
@@ -108,39 +114,32 @@ def info(**changes: Any) -> dict[str, Any]:
 def data_columns(number: int) -> dict[str, Any]:
     length = LENGTHS[number]
     begin = sum(LENGTHS[:number])
-    return {
-        "observation.state": states(number, length).tolist(),
-        "action": actions(number, length).tolist(),
-        "next.reward": [0.5 * i for i in range(length)],
-        "next.done": [i == length - 1 for i in range(length)],
-        "timestamp": [i / FPS for i in range(length)],
-        "frame_index": list(range(length)),
-        "episode_index": [number] * length,
-        "index": list(range(begin, begin + length)),
-        "task_index": [number % 2] * length,
-    }
+    columns: dict[str, Any] = {}
+    columns["observation.state"] = states(number, length).tolist()
+    columns["action"] = actions(number, length).tolist()
+    columns["next.reward"] = [0.5 * i for i in range(length)]
+    columns["next.done"] = [i == length - 1 for i in range(length)]
+    columns["timestamp"] = [i / FPS for i in range(length)]
+    columns["frame_index"] = list(range(length))
+    columns["episode_index"] = [number] * length
+    columns["index"] = list(range(begin, begin + length))
+    columns["task_index"] = [number % 2] * length
+    return columns
 
 
 def episode_row(number: int) -> dict[str, Any]:
     length, begin = LENGTHS[number], sum(LENGTHS[:number])
     before = sum(LENGTHS[i] for i in range(number) if PLACES[i] == PLACES[number])
     chunk, file = PLACES[number]
-    return {
-        "episode_index": number,
-        "tasks": [("wash", "dry")[number % 2]],
-        "length": length,
-        "data/chunk_index": chunk,
-        "data/file_index": file,
-        "dataset_from_index": begin,
-        "dataset_to_index": begin + length,
-        f"videos/{CAMERA}/chunk_index": chunk,
-        f"videos/{CAMERA}/file_index": file,
-        f"videos/{CAMERA}/from_timestamp": before / FPS,
-        f"videos/{CAMERA}/to_timestamp": (before + length) / FPS,
-        "stats/action/mean": [0.0, 0.0],
-        "meta/episodes/chunk_index": 0,
-        "meta/episodes/file_index": 0,
-    }
+    row = {"episode_index": number, "tasks": [("wash", "dry")[number % 2]], "length": length}
+    row |= {"data/chunk_index": chunk, "data/file_index": file}
+    row |= {"dataset_from_index": begin, "dataset_to_index": begin + length}
+    row |= {f"videos/{CAMERA}/chunk_index": chunk, f"videos/{CAMERA}/file_index": file}
+    row[f"videos/{CAMERA}/from_timestamp"] = before / FPS
+    row[f"videos/{CAMERA}/to_timestamp"] = (before + length) / FPS
+    row["stats/action/mean"] = [0.0, 0.0]
+    row |= {"meta/episodes/chunk_index": 0, "meta/episodes/file_index": 0}
+    return row
 
 
 STATS = {
@@ -169,12 +168,22 @@ def write_episodes(root: Path, rows: list[dict[str, Any]]) -> None:
     pq.write_table(pa.Table.from_pylist(rows), path)
 
 
+def joined(parts: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return columns with the rows of all parts, one after the other."""
+    columns = {}
+    for name in parts[0]:
+        columns[name] = list(chain.from_iterable(part[name] for part in parts))
+    return columns
+
+
 def write_dataset(root: Path) -> Path:
     for place in dict.fromkeys(PLACES):
         numbers = [i for i, each in enumerate(PLACES) if each == place]
         parts = [data_columns(i) for i in numbers]
-        write_data(root, place, {name: [row for each in parts for row in each[name]] for name in parts[0]})
-        frames = [picture(i, frame) for i in numbers for frame in range(LENGTHS[i])]
+        write_data(root, place, joined(parts))
+        frames = []
+        for i in numbers:
+            frames += [picture(i, frame) for frame in range(LENGTHS[i])]
         write_video(root / f"videos/{CAMERA}/chunk-{place[0]:03d}/file-{place[1]:03d}.mp4", frames)
     write_episodes(root, [episode_row(i) for i in range(len(LENGTHS))])
     tasks = pa.table({"task_index": [0, 1], "__index_level_0__": ["wash", "dry"]})

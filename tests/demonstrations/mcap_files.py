@@ -12,8 +12,10 @@ from mcap_protobuf.decoder import DecoderFactory
 
 
 class Recording(NamedTuple):
-    schemas: dict[str, str]  # by topic
-    messages: dict[str, list[tuple[int, Any]]]  # by topic: time in nanoseconds, message
+    # Schemas by topic.
+    schemas: dict[str, str]
+    # Times in nanoseconds and messages, by topic.
+    messages: dict[str, list[tuple[int, Any]]]
     metadata: dict[str, dict[str, str]]
 
 
@@ -41,12 +43,18 @@ def stamp(message: Any) -> int:
 
 
 def nal_types(data: bytes) -> list[int]:
-    """Types of the parts of an Annex B access unit: 1 a slice, 5 an IDR slice, 7 and 8 parameter sets."""
+    """Return the types of the parts of an Annex B access unit.
+
+    1 is a slice, 5 an IDR slice, 7 and 8 are parameter sets.
+    """
     return [part[0] & 31 for part in data.split(b"\0\0\1")[1:]]
 
 
 def frames(videos: list[Any]) -> list[np.ndarray]:
-    """The pictures of messages, each decoded before the next one is seen: nothing waits for a later frame."""
+    """Yield the pictures of messages.
+
+    Each is decoded before the next one is seen, so nothing waits for a later frame.
+    """
     decoder, found = av.CodecContext.create("h264", "r"), []
     decoder.flags |= av.codec.context.Flags.low_delay
     for video in videos:

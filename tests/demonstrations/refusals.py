@@ -24,7 +24,8 @@ FORBIDDEN = (
     "os.fork",
     "socket.connect",
 )
-MOST_BYTES = 6 << 30  # of address space
+# Most address space.
+MOST_BYTES = 6 << 30
 
 
 def outcome(path: Path) -> dict[str, Any]:

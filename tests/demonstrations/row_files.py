@@ -1,4 +1,7 @@
-"""Small files of demonstrations in every format that is read as rows, made from the published formats alone."""
+"""Small files of demonstrations in every format that is read as rows.
+
+They are made from the published formats alone.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,23 @@ from tensordict import TensorDict
 from torchrl_gpu.demonstrations import Demonstrations, memmap
 
 LENGTHS = (5, 3, 7)
-STATE, HAND, ACTION = 4, 2, 3
+STATE = 4
+HAND = 2
+ACTION = 3
 
 
 def arrays(seed: int = 0) -> list[dict[str, np.ndarray]]:
-    """The numbers of each episode: `state` (T + 1, 4), `hand` (T + 1, 2), `action`; the last row follows its end."""
+    """Return the numbers of each episode.
+
+    `state` (T + 1, 4), `hand` (T + 1, 2) and `action`, where the last row follows the end.
+    """
     rng = np.random.default_rng(seed)
     widths = {"state": STATE, "hand": HAND, "action": ACTION}
-    return [{name: rng.normal(size=(length + 1, width)) for name, width in widths.items()} for length in LENGTHS]
+
+    def episode(length: int) -> dict[str, np.ndarray]:
+        return {name: rng.normal(size=(length + 1, width)) for name, width in widths.items()}
+
+    return [episode(length) for length in LENGTHS]
 
 
 def joined(name: str) -> torch.Tensor:
@@ -29,7 +41,10 @@ def joined(name: str) -> torch.Tensor:
 
 
 def write_robomimic(path: Path, **changes: Any) -> Path:
-    """A file of robomimic; `changes` are arrays of the second episode by their places in it, None for none there."""
+    """Write a file of robomimic.
+
+    `changes` are arrays of the second episode by their places in it, with None for an array to leave out.
+    """
     with h5py.File(path, "w") as file:
         data = file.create_group("data")
         data.attrs["env_args"] = "{}"
@@ -63,19 +78,20 @@ def write_minari(folder: Path, grouped: bool = True) -> Path:
 
 
 def write_minari_arrow(folder: Path, grouped: bool = True) -> Path:
-    """The same in Arrow, as Minari 0.5 writes it: lists of a fixed size, and a row of zeros behind the last action."""
+    """Write the same in Arrow, as Minari 0.5 does.
+
+    Lists have a fixed size, and a row of zeros follows the last action.
+    """
     (folder / "data").mkdir(parents=True)
     for number, episode in enumerate(arrays()):
         length = LENGTHS[number]
         action = np.concatenate([episode["action"][:-1], np.zeros((1, ACTION))])
         state = _lists(episode["state"])
-        columns = {
-            "observations": pa.StructArray.from_arrays([state], names=["state"]) if grouped else state,
-            "actions": _lists(action),
-            "rewards": pa.array(np.zeros(length + 1)),
-            "terminations": pa.array(np.zeros(length + 1, bool)),
-            "infos": pa.array([{"word": "x"}] * (length + 1)),
-        }
+        observations = pa.StructArray.from_arrays([state], names=["state"]) if grouped else state
+        columns = {"observations": observations, "actions": _lists(action)}
+        columns["rewards"] = pa.array(np.zeros(length + 1))
+        columns["terminations"] = pa.array(np.zeros(length + 1, bool))
+        columns["infos"] = pa.array([{"word": "x"}] * (length + 1))
         write_arrow(folder / "data" / str(number) / "part-0.arrow", pa.RecordBatch.from_pydict(columns))
     (folder / "data" / "metadata.json").write_text('{"data_format": "arrow", "total_episodes": 3}')
     return folder
@@ -94,7 +110,10 @@ def write_arrow(path: Path, *batches: pa.RecordBatch, compression: str | None = 
 
 
 def write_rows(folder: Path) -> Path:
-    """Writes rows of a discrete environment as `torchrl-gpu record` does: maps of bytes, vectors, and choices."""
+    """Write rows of a discrete environment as `torchrl-gpu record` does.
+
+    They hold maps of bytes, vectors and choices.
+    """
     generator = torch.Generator().manual_seed(0)
     total = sum(LENGTHS)
     rows = {

@@ -64,7 +64,10 @@ def corrupt(data: bytes) -> bytes:
 
 
 def changed(data: bytes) -> bytes:
-    """A dozen bytes of a picture are others; a decoder that is not told to be strict makes up what they were."""
+    """Change a dozen bytes of a picture.
+
+    A decoder that is not told to be strict makes up what they were.
+    """
     begin = data.index(b"mdat") + 1400
     return data[:begin] + bytes(range(1, 13)) + data[begin + 12 :]
 
@@ -80,33 +83,38 @@ def audio(data: bytes) -> bytes:
     return file.getvalue()
 
 
-BAD: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "empty": (lambda data: b"", "it does not begin like an MP4 file"),
-    "a playlist that names another file": (
-        lambda data: b"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nfile:///etc/passwd\n",
-        "it does not begin like an MP4 file",
-    ),
-    "its beginning alone": (
-        lambda data: data[:64],
-        "it cannot be read as an MP4 file with a video that decodes: Invalid data",
-    ),
-    "cut off": (
-        lambda data: data[: len(data) // 2],
-        "it cannot be read as an MP4 file with a video that decodes: Invalid data",
-    ),
-    "corrupt": (corrupt, "it cannot be read as an MP4 file with a video that decodes: Invalid data"),
-    "changed": (changed, "it cannot be read as an MP4 file with a video that decodes: Invalid data"),
-    "noise": (
-        lambda data: data[:32] + np.random.default_rng(0).bytes(len(data) - 32),
-        "it cannot be read as an MP4 file with a video that decodes: ",
-    ),
-    "sound": (audio, "it has no video stream"),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_a_file_that_does_not_decode_is_named(noise: Path, tmp_path: Path, name: str) -> None:
-    spoil, says = BAD[name]
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        pytest.param(lambda data: b"", "it does not begin like an MP4 file", id="empty"),
+        pytest.param(
+            lambda data: b"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nfile:///etc/passwd\n",
+            "it does not begin like an MP4 file",
+            id="a playlist that names another file",
+        ),
+        pytest.param(
+            lambda data: data[:64],
+            "it cannot be read as an MP4 file with a video that decodes: Invalid data",
+            id="its beginning alone",
+        ),
+        pytest.param(
+            lambda data: data[: len(data) // 2],
+            "it cannot be read as an MP4 file with a video that decodes: Invalid data",
+            id="cut off",
+        ),
+        pytest.param(corrupt, "it cannot be read as an MP4 file with a video that decodes: Invalid data", id="corrupt"),
+        pytest.param(changed, "it cannot be read as an MP4 file with a video that decodes: Invalid data", id="changed"),
+        pytest.param(
+            lambda data: data[:32] + np.random.default_rng(0).bytes(len(data) - 32),
+            "it cannot be read as an MP4 file with a video that decodes: ",
+            id="noise",
+        ),
+        pytest.param(audio, "it has no video stream", id="sound"),
+    ],
+)
+def test_a_file_that_does_not_decode_is_named(
+    noise: Path, tmp_path: Path, spoil: Callable[[bytes], bytes], says: str
+) -> None:
     path = tmp_path / "bad.mp4"
     path.write_bytes(spoil(noise.read_bytes()))
     with pytest.raises(ValueError, match=rf"demonstrations: bad.mp4: {says}") as error:
@@ -116,7 +124,9 @@ def test_a_file_that_does_not_decode_is_named(noise: Path, tmp_path: Path, name:
 
 def test_thousands_of_spoilt_bytes_end_nothing(noise: Path, tmp_path: Path) -> None:
     """Whatever is spoilt, frames come, or a ValueError does."""
-    whole, random, ends = noise.read_bytes(), np.random.default_rng(1), 0
+    whole = noise.read_bytes()
+    random = np.random.default_rng(1)
+    ends = 0
     for _ in range(60):
         data = bytearray(whole)
         for place in random.integers(8, len(data), 12):
@@ -133,7 +143,7 @@ def test_thousands_of_spoilt_bytes_end_nothing(noise: Path, tmp_path: Path) -> N
 
 def test_frames_have_a_limit(noise: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "MOST_PIXELS", 96 * 128 - 1)
-    with pytest.raises(ValueError, match="frames of at most 12,287 pixels, not 96×128"):
+    with pytest.raises(ValueError, match=r"12,287 pixels, not 96×128"):
         read_header(noise, "noise")
     monkeypatch.setattr(decoding, "MOST_PIXELS", 2**25)
     monkeypatch.setattr(decoding, "MOST_FRAMES", 79)
@@ -145,7 +155,7 @@ def test_a_folder_or_a_pipe_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "folder.mp4").mkdir()
     os.mkfifo(tmp_path / "pipe.mp4")
     for name in ("folder.mp4", "pipe.mp4"):
-        with pytest.raises(ValueError, match="there is no such file"):
+        with pytest.raises(ValueError, match=r"no such file"):
             read_header(tmp_path / name, name)
 
 
@@ -209,10 +219,10 @@ def test_where_torchcodec_fails_pyav_decodes_and_one_line_says_why(
 def test_torchcodec_by_name_is_refused_where_it_fails(noise: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchcodec", None)
     torchcodec_problem.cache_clear()
-    with pytest.raises(ValueError, match="decoder must be one that works here; torchcodec does not"):
+    with pytest.raises(ValueError, match=r"decoder .*torchcodec does not"):
         list(decode(noise, "noise", decoder="torchcodec"))
     torchcodec_problem.cache_clear()
-    with pytest.raises(ValueError, match="decoder must be auto, pyav or torchcodec"):
+    with pytest.raises(ValueError, match=r"decoder .*auto, pyav or torchcodec"):
         list(decode(noise, "noise", decoder="x"))  # type: ignore[arg-type]
 
 
@@ -241,11 +251,14 @@ def spoilt(path: Path, wanted: bytes, at: int, *numbers: int) -> Path:
 def test_samples_that_cannot_be_in_a_file_take_no_memory(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """libavformat makes an index of as many as a header of two kilobytes counts: of 10^7, 350 MiB."""
+    """An index in memory is no larger than the file allows.
+
+    libavformat makes one of the length that a header of two kilobytes claims: for 10^7, 350 MiB.
+    """
     path = drawn.write_video(tmp_path / "a.mp4", [drawn.picture(0, i, (16, 16)) for i in range(3)])
     spoilt(path, b"stsz", 12, 1, number)
     monkeypatch.setattr(av, "open", lambda *_, **__: pytest.fail("it was opened"))
-    with pytest.raises(ValueError, match=r"a\.mp4: .* bytes of samples in a file of"):
+    with pytest.raises(ValueError, match=r"a\.mp4: .* bytes of samples"):
         read_header(path, "a.mp4")
 
 
@@ -253,13 +266,15 @@ def test_samples_of_fragments_that_cannot_be_in_a_file_take_no_memory(tmp_path: 
     path = tmp_path / "a.mp4"
     with av.open(path, "w", format="mp4", options={"movflags": "frag_keyframe+empty_moov"}) as container:
         stream = container.add_stream("libx264", rate=10)
-        stream.width, stream.height, stream.pix_fmt = 16, 16, "yuv420p"
+        stream.width = 16
+        stream.height = 16
+        stream.pix_fmt = "yuv420p"
         for i in range(3):
             frame = av.VideoFrame.from_ndarray(drawn.picture(0, i, (16, 16)), format="rgb24")
             container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
     assert count_frames(path, "a.mp4") == 3
-    with pytest.raises(ValueError, match="bytes of samples in a file of"):
+    with pytest.raises(ValueError, match=r"bytes of samples"):
         read_header(spoilt(path, b"trun", 8, 0, 10**8), "a.mp4")
 
 
@@ -316,24 +331,13 @@ def test_lengths_add_up(lengths: list[int]) -> None:
         ClipStore(frames, lengths, TensorDict(batch_size=[7]), fps=10.0)
 
 
-# a, b, c and d of the matrix of a track: what is in column p and row q is shown in column a·p + c·q, row b·p + d·q.
-TURNS: dict[str, tuple[tuple[int, int, int, int], Callable[[np.ndarray], np.ndarray]]] = {
-    "as it is": ((1, 0, 0, 1), lambda frame: frame),
-    "90 degrees clockwise": ((0, 1, -1, 0), lambda frame: np.rot90(frame, -1)),
-    "180 degrees": ((-1, 0, 0, -1), lambda frame: np.rot90(frame, 2)),
-    "270 degrees clockwise": ((0, -1, 1, 0), lambda frame: np.rot90(frame, 1)),
-    "left and right": ((-1, 0, 0, 1), np.fliplr),
-    "top and bottom": ((1, 0, 0, -1), np.flipud),
-    "rows and columns": ((0, 1, 1, 0), lambda frame: frame.swapaxes(0, 1)),
-    "rows and columns, turned": ((0, -1, -1, 0), lambda frame: np.rot90(frame.swapaxes(0, 1), 2)),
-}
-
-
 def turned(path: Path, to: Path, matrix: tuple[float, float, float, float]) -> Path:
     """A file whose first track is shown by another matrix, as a phone writes it."""
     data = path.read_bytes()
-    at = data.index(b"tkhd") + 44  # behind name, flags, times, number, duration, layer and volume
-    a, b, c, d = (round(entry * 65536) for entry in matrix)
+    # This is behind name, flags, times, number, duration, layer and volume.
+    at = data.index(b"tkhd") + 44
+    entries = [round(entry * 65536) for entry in matrix]
+    a, b, c, d = entries
     entries = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
     to.write_bytes(data[:at] + entries + data[at + len(entries) :])
     return to
@@ -346,10 +350,28 @@ def corners(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return drawn.write_video(tmp_path_factory.mktemp("corners") / "corners.mp4", [frame[..., None].repeat(3, 2)] * 2)
 
 
-@pytest.mark.parametrize("turn", TURNS)
+# a, b, c and d of the matrix of a track: what is in column p and row q is shown in column a·p + c·q, row b·p + d·q.
+@pytest.mark.parametrize(
+    ("matrix", "shown"),
+    [
+        pytest.param((1, 0, 0, 1), lambda frame: frame, id="as it is"),
+        pytest.param((0, 1, -1, 0), lambda frame: np.rot90(frame, -1), id="90 degrees clockwise"),
+        pytest.param((-1, 0, 0, -1), lambda frame: np.rot90(frame, 2), id="180 degrees"),
+        pytest.param((0, -1, 1, 0), lambda frame: np.rot90(frame, 1), id="270 degrees clockwise"),
+        pytest.param((-1, 0, 0, 1), np.fliplr, id="left and right"),
+        pytest.param((1, 0, 0, -1), np.flipud, id="top and bottom"),
+        pytest.param((0, 1, 1, 0), lambda frame: frame.swapaxes(0, 1), id="rows and columns"),
+        pytest.param((0, -1, -1, 0), lambda frame: np.rot90(frame.swapaxes(0, 1), 2), id="rows and columns, turned"),
+    ],
+)
 @pytest.mark.parametrize("is_small", [False, True])
-def test_frames_are_turned_as_they_are_to_be_shown(corners: Path, tmp_path: Path, turn: str, is_small: bool) -> None:
-    matrix, shown = TURNS[turn]
+def test_frames_are_turned_as_they_are_to_be_shown(
+    corners: Path,
+    tmp_path: Path,
+    matrix: tuple[int, int, int, int],
+    shown: Callable[[np.ndarray], np.ndarray],
+    is_small: bool,
+) -> None:
     path = turned(corners, tmp_path / "phone.mp4", matrix)
     quarters = shown(np.array([[20, 90], [160, 230]], np.uint8)[..., None])
     height, width = shown(np.empty((96, 128, 1))).shape[:2]
@@ -365,7 +387,7 @@ def test_frames_are_turned_as_they_are_to_be_shown(corners: Path, tmp_path: Path
 def test_a_turn_by_half_a_quarter_is_refused_in_one_line(corners: Path, tmp_path: Path) -> None:
     path = turned(corners, tmp_path / "phone.mp4", (0.7071, 0.7071, -0.7071, 0.7071))
     for read in (lambda: read_header(path, "phone.mp4"), lambda: list(decode(path, "phone.mp4", (8, 8)))):
-        with pytest.raises(ValueError, match=r"phone\.mp4: .* display matrix is 0\.707") as error:
+        with pytest.raises(ValueError, match=r"phone\.mp4: .*matrix .*0\.707") as error:
             read()
         assert "\n" not in str(error.value)
 
@@ -375,7 +397,7 @@ def test_torchcodec_is_not_given_what_it_may_turn_itself(
 ) -> None:
     monkeypatch.setattr(decoding, "torchcodec_problem", lambda device: "")
     monkeypatch.setattr(decoding, "_by_torchcodec", lambda *_: iter(["by torchcodec"]))
-    decoding._warn_turned.cache_clear()
+    decoding.warn_turned.cache_clear()
     assert list(decode(corners, "corners", decoder="torchcodec")) == ["by torchcodec"]
     path = turned(corners, tmp_path / "phone.mp4", (0, 1, -1, 0))
     for _ in range(2):

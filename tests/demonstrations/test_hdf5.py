@@ -1,4 +1,7 @@
-"""robomimic and Minari: each number where it belongs, and no row behind the last action."""
+"""robomimic and Minari: each number where it belongs.
+
+No row follows the last action.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +65,8 @@ def test_an_install_without_h5py_names_the_extra(tmp_path: Path, monkeypatch: py
 
 
 def test_what_does_not_fit_into_memory_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with h5py.File(tmp_path / "a.hdf5", "w") as file:  # of 10 kB
+    # The file has 10 kB.
+    with h5py.File(tmp_path / "a.hdf5", "w") as file:
         demo = file.create_group("data/demo_0")
         demo["actions"] = np.zeros((6, 1))
         demo.create_dataset("obs/frames", (6, 4096, 4096, 3), np.uint8, chunks=(1, 1024, 1024, 3), compression="gzip")
@@ -72,7 +76,10 @@ def test_what_does_not_fit_into_memory_is_refused_unread(tmp_path: Path, monkeyp
 
 
 def changed(path: Path, number: int, **places: Any) -> Path:
-    """Other arrays at some places of an episode; None for none there."""
+    """Replace arrays at some places of an episode.
+
+    None leaves an array out.
+    """
     with h5py.File(path, "a") as file:
         for place, values in places.items():
             demo, where = file[f"data/demo_{number}"], place.replace("__", "/")
@@ -90,12 +97,12 @@ def test_only_what_is_asked_for_is_read(tmp_path: Path) -> None:
     changed(path, 2, obs__link=h5py.ExternalLink("/etc/passwd", "/x"), obs__hand=None)
     with pytest.raises(ValueError, match=r"demo_1/obs/hand: .*finite"):
         read_demonstrations(path)
-    with pytest.raises(ValueError, match="rows of numbers or flags, or entries that leave it out, not"):
+    with pytest.raises(ValueError, match=r"rows of .*leave it"):
         read_demonstrations(changed(path, 0, obs__a=np.array([b"a"] * 5)))
     found = read_demonstrations(path, entries=["state"])
     assert set(found.rows.keys()) == {"action", "state"}
     assert torch.equal(found.rows["state"], row_files.joined("state"))
-    with pytest.raises(ValueError, match=r"demo_2/obs: .*no entry hand, only \['link', 'state'\]"):
+    with pytest.raises(ValueError, match=r"demo_2/obs: .*entry hand, .*\['link', 'state'\]"):
         read_demonstrations(changed(path, 1, obs__hand=np.zeros((3, 2))), entries=["state", "hand"])
 
 
@@ -108,21 +115,23 @@ def test_parts_of_minari_are_asked_for_by_their_whole_names(tmp_path: Path) -> N
     assert torch.equal(found.rows["observation.state"], row_files.joined("state"))
 
 
-BAD_EPISODES: dict[str, dict[str, Any]] = {
-    "NaN": {"obs__state": np.full((3, 4), np.nan)},
-    "no actions": {"actions": None},
-    "words": {"obs__state": np.array([b"a", b"b", b"c"])},
-    "another width": {"obs__state": np.zeros((3, 5))},
-    "another entry": {"obs__more": np.zeros((3, 5))},
-    "a row too few": {"obs__state": np.zeros((2, 4))},
-}
-
-
-@pytest.mark.parametrize("name", BAD_EPISODES)
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        pytest.param({"obs__state": np.full((3, 4), np.nan)}, id="NaN"),
+        pytest.param({"actions": None}, id="no actions"),
+        pytest.param({"obs__state": np.array([b"a", b"b", b"c"])}, id="words"),
+        pytest.param({"obs__state": np.zeros((3, 5))}, id="another width"),
+        pytest.param({"obs__more": np.zeros((3, 5))}, id="another entry"),
+        pytest.param({"obs__state": np.zeros((2, 4))}, id="a row too few"),
+    ],
+)
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_bad_episode_is_skipped(name: str, number: int, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bad_episode_is_skipped(
+    arrays: dict[str, Any], number: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     length = row_files.LENGTHS[number]
-    places: dict[str, Any] = dict(BAD_EPISODES[name])
+    places: dict[str, Any] = dict(arrays)
     for place, values in places.items():
         if values is not None:
             places[place] = np.resize(values, (length - 3 + len(values), *values.shape[1:]))
@@ -143,28 +152,28 @@ def test_where_no_episode_can_be_used_the_first_says_why(tmp_path: Path) -> None
     path = row_files.write_robomimic(tmp_path / "a.hdf5")
     for number in range(3):
         changed(path, number, actions=None)
-    with pytest.raises(ValueError, match="no episode can be used: expected actions and obs"):
+    with pytest.raises(ValueError, match=r"no episode .*actions and obs"):
         read_demonstrations(path, on_bad="skip")
-    with pytest.raises(ValueError, match=r"on_bad must be one of raise, skip.*'no'"):
+    with pytest.raises(ValueError, match=r"on_bad .*raise, skip.*'no'"):
         read_demonstrations(path, on_bad="no")  # type: ignore[arg-type]
 
 
-NAMES: dict[str, Any] = {
-    "bytes": np.array([b"demo_2", b"demo_0"]),
-    "wide bytes": np.array([b"demo_2", b"demo_0"], "S200"),
-    "bytes of any length": np.array([b"demo_2", b"demo_0"], h5py.string_dtype("ascii")),
-    "text": np.array(["demo_2", "demo_0"], h5py.string_dtype("utf-8", 12)),
-    "text of any length": ["demo_2", "demo_0"],
-    "padded by spaces": np.array([b"demo_2  ", b"demo_0  "]),
-}
-
-
-@pytest.mark.parametrize("kind", NAMES)
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(np.array([b"demo_2", b"demo_0"]), id="bytes"),
+        pytest.param(np.array([b"demo_2", b"demo_0"], "S200"), id="wide bytes"),
+        pytest.param(np.array([b"demo_2", b"demo_0"], h5py.string_dtype("ascii")), id="bytes of any length"),
+        pytest.param(np.array(["demo_2", "demo_0"], h5py.string_dtype("utf-8", 12)), id="text"),
+        pytest.param(["demo_2", "demo_0"], id="text of any length"),
+        pytest.param(np.array([b"demo_2  ", b"demo_0  "]), id="padded by spaces"),
+    ],
+)
 @pytest.mark.parametrize("compression", [None, "gzip"])
-def test_masks_are_read_whatever_strings_they_hold(tmp_path: Path, kind: str, compression: str | None) -> None:
+def test_masks_are_read_whatever_strings_they_hold(tmp_path: Path, names: Any, compression: str | None) -> None:
     path = row_files.write_robomimic(tmp_path / "a.hdf5")
     with h5py.File(path, "a") as file:
-        file.create_dataset("mask/valid", data=NAMES[kind], compression=compression)
+        file.create_dataset("mask/valid", data=names, compression=compression)
         file["mask/none"] = np.array([], "S8")
     assert read_demonstrations(path).about["masks"] == {"none": [], "train": [0, 1], "valid": [2, 0]}
 
@@ -192,7 +201,10 @@ def test_a_mask_of_another_form_is_left_out_with_a_word(tmp_path: Path, caplog: 
 
 
 def linked(path: Path, wide: int) -> Path:
-    """Three levels of groups; on each, as many links lead to the next."""
+    """Write three levels of groups.
+
+    On each, the given number of links lead to the next.
+    """
     with h5py.File(path, "w") as file:
         demo = file.create_group("data/demo_0")
         demo["actions"] = np.zeros((1, 1))
@@ -241,7 +253,7 @@ def test_arrays_that_are_far_larger_than_the_file_are_refused(
         made = demo.create_dataset("obs/x", (rows, 40), "f8", chunks=chunks, compression=kind, maxshape=(None, 40))
         if how == "gzip":
             made[:] = 0
-    with pytest.raises(ValueError, match=r"demo_0/obs/x: .*memory: .* of a file of"):
+    with pytest.raises(ValueError, match=r"demo_0/obs/x: .*memory: .* file of"):
         read_demonstrations(path)
 
 
@@ -256,5 +268,5 @@ def test_values_are_packed_once(tmp_path: Path) -> None:
         plan.set_deflate(9)
         space = h5py.h5s.create_simple((6, 1))
         h5py.h5d.create(demo.create_group("obs").id, b"x", h5py.h5t.NATIVE_DOUBLE, space, plan)
-    with pytest.raises(ValueError, match="values must lie in the file itself, packed by gzip"):
+    with pytest.raises(ValueError, match=r"file itself, .*gzip"):
         read_demonstrations(tmp_path / "a.hdf5")

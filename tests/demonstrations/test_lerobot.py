@@ -34,7 +34,10 @@ def test_every_frame_is_the_one_that_was_drawn(store: ClipStore) -> None:
     """Two episodes lie in one file, the others in a second file and in a second chunk."""
     assert store.lengths == list(LENGTHS)
     assert store.size == (drawn.H, drawn.W)
-    drawn_colors = torch.tensor([drawn.color(e, i) for e, length in enumerate(LENGTHS) for i in range(length)])
+    colors = []
+    for episode, length in enumerate(LENGTHS):
+        colors += [drawn.color(episode, i) for i in range(length)]
+    drawn_colors = torch.tensor(colors)
     off = (store.frames.float().mean((2, 3)) - drawn_colors).abs()
     assert off.max() < 5, "the colours of neighbouring frames differ by 15 and more"
     assert store.frames.float().std((2, 3)).max() < 2
@@ -53,10 +56,11 @@ def test_rows_are_those_of_the_frames(store: ClipStore) -> None:
 def test_keys_are_those_of_torchrl(store: ClipStore) -> None:
     """Names, shapes and dtypes, by TorchRL's own function."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchRL's own, while its datasets are imported
+        # TorchRL warns while its datasets are imported.
+        warnings.simplefilter("ignore")
         from torchrl.data.datasets.lerobot import lerobot_columns_to_tensordict
     columns = [drawn.data_columns(number) for number in range(len(LENGTHS))]
-    given = {name: torch.tensor([row for each in columns for row in each[name]]) for name in columns[0]}
+    given = {name: torch.tensor(rows) for name, rows in drawn.joined(columns).items()}
     wanted = lerobot_columns_to_tensordict(given | {CAMERA: torch.zeros(len(store), 3, 2, 2)})
     image = wanted.pop(store.image_key)
     assert image is not None
@@ -101,7 +105,7 @@ def test_a_version_before_3_is_refused(copy: Path) -> None:
 def test_paths_stay_inside_the_dataset(copy: Path, pattern: Any) -> None:
     for name in ("video_path", "data_path"):
         drawn.write_info(copy, **{name: pattern})
-        with pytest.raises(ValueError, match="a relative path inside the dataset"):
+        with pytest.raises(ValueError, match=r"relative path"):
             load(copy)
 
 
@@ -111,15 +115,19 @@ def test_a_camera_cannot_lead_out_of_the_dataset(copy: Path) -> None:
     features["../../x"] = features.pop(CAMERA)
     drawn.write_info(copy, features=features)
     rows = [drawn.episode_row(i) for i in range(len(LENGTHS))]
-    drawn.write_episodes(copy, [{k.replace(CAMERA, "../../x"): v for k, v in row.items()} for row in rows])
-    with pytest.raises(ValueError, match="a relative path inside the dataset"):
+
+    def renamed(row: dict[str, Any]) -> dict[str, Any]:
+        return {key.replace(CAMERA, "../../x"): value for key, value in row.items()}
+
+    drawn.write_episodes(copy, [renamed(row) for row in rows])
+    with pytest.raises(ValueError, match=r"relative path"):
         load(copy)
 
 
 def test_one_of_several_cameras_is_asked_for(copy: Path) -> None:
     features = drawn.info()["features"]
     drawn.write_info(copy, features=features | {"observation.images.wrist": features[CAMERA]})
-    with pytest.raises(ValueError, match=rf"camera to be one of {CAMERA}, observation.images.wrist, not None"):
+    with pytest.raises(ValueError, match=rf"camera .*{CAMERA}, observation\.images\.wrist, not None"):
         load(copy)
     assert len(load(copy, camera=CAMERA)) == sum(LENGTHS)
 
@@ -182,62 +190,91 @@ def changed_data(name: str, values: Any, kind: Any = None) -> Callable[[Path], N
     return spoil
 
 
-WHOLE = {  # what is wrong with the table of episodes is wrong with all of it
-    "episodes that are there twice": (changed_row(1, episode_index=0), "every episode once"),
-    "no length": (changed_row(1, length=0), "lengths from 1"),
-    "a negative time": (changed_row(1, **{"VIDEO/from_timestamp": -1.0}), "numbers from 0 on"),
-    "an infinite time": (changed_row(1, **{"VIDEO/to_timestamp": float("inf")}), "to_timestamp: .*finite; row 1"),
-    "a null": (changed_row(1, **{"VIDEO/file_index": None}), "file_index: 1 values are null"),
-    "words for numbers": (
-        lambda root: drawn.write_episodes(root, [drawn.episode_row(i) | {"length": "5"} for i in range(4)]),
-        "numbers or flags, not string",
-    ),
-    "no parquet": (
-        lambda root: (root / "meta/episodes/chunk-000/file-000.parquet").write_bytes(b"PAR1" + bytes(64) + b"PAR1"),
-        "a parquet file",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", WHOLE)
-def test_the_table_of_episodes_is_checked(copy: Path, name: str) -> None:
-    spoil, says = WHOLE[name]
+# A fault of the table of episodes is a fault of the whole.
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        pytest.param(changed_row(1, episode_index=0), "every episode once", id="episodes that are there twice"),
+        pytest.param(changed_row(1, length=0), "lengths from 1", id="no length"),
+        pytest.param(changed_row(1, **{"VIDEO/from_timestamp": -1.0}), "numbers from 0 on", id="a negative time"),
+        pytest.param(
+            changed_row(1, **{"VIDEO/to_timestamp": float("inf")}),
+            "to_timestamp: .*finite; row 1",
+            id="an infinite time",
+        ),
+        pytest.param(changed_row(1, **{"VIDEO/file_index": None}), "file_index: 1 values are null", id="a null"),
+        pytest.param(
+            lambda root: drawn.write_episodes(root, [drawn.episode_row(i) | {"length": "5"} for i in range(4)]),
+            "numbers or flags, not string",
+            id="words for numbers",
+        ),
+        pytest.param(
+            lambda root: (root / "meta/episodes/chunk-000/file-000.parquet").write_bytes(b"PAR1" + bytes(64) + b"PAR1"),
+            "a parquet file",
+            id="no parquet",
+        ),
+    ],
+)
+def test_the_table_of_episodes_is_checked(copy: Path, spoil: Any, says: Any) -> None:
     spoil(copy)
     with pytest.raises(ValueError, match=says):
         load(copy, on_bad="skip")
 
 
-ONE = {  # what is wrong with the rows of a video is wrong with that video
-    "times in no order": (changed_row(2, **{"VIDEO/to_timestamp": 0.0}), "to_timestamp behind from_timestamp"),
-    "times too long": (changed_row(2, **{"VIDEO/to_timestamp": 1.0}), "6 frames, 0.6 s of video, within one"),
-    "more rows than frames": (changed_row(2, length=7, dataset_to_index=19), "7 rows, not 6"),
-    "another index": (changed_row(2, dataset_from_index=11), "6 rows, not 6, and indices for 7"),
-    "no rows": (changed_data("episode_index", [7] * 6), "rows of episode 2"),
-    "rows mixed": (changed_data("episode_index", [2, 2, 3, 2, 2, 2]), "rows must be in the order of their episodes"),
-    "frames left out": (changed_data("frame_index", [0, 1, 3, 4, 5, 6]), "frame_index 0, 1, 2"),
-    "time runs back": (changed_data("timestamp", [0.0, 0.1, 0.2, 0.1, 0.4, 0.5]), r"timestamp .*0\.1 s in row 3"),
-    "an action that is not finite": (
-        changed_data("action", [[float("nan"), 1.0]] * 6),
-        r"action: .*finite; row 0 is \[nan, 1\.0\]",
-    ),
-    "actions of several lengths": (
-        changed_data("action", [[1.0], [1.0, 2.0], [1.0], [1.0], [1.0], [1.0]]),
-        "action: .*one length, not 1 to 2",
-    ),
-    "actions of another length": (changed_data("action", [[1.0, 2.0, 3.0]] * 6), r"action: .*shape \(2,\) in each"),
-    "no actions": (
-        lambda root: drawn.write_data(
-            root, (0, 1), {name: value for name, value in drawn.data_columns(2).items() if name != "action"}
+# A fault of the rows of a video is that video's alone.
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        pytest.param(
+            changed_row(2, **{"VIDEO/to_timestamp": 0.0}), "to_timestamp behind from_timestamp", id="times in no order"
         ),
-        "no column action",
-    ),
-    "no rows at all": (lambda root: (root / "data/chunk-000/file-001.parquet").unlink(), "there is no such file"),
-}
-
-
-@pytest.mark.parametrize("name", ONE)
-def test_rows_that_cannot_be_used_are_named_and_skipped_with_their_video(copy: Path, name: str) -> None:
-    spoil, says = ONE[name]
+        pytest.param(
+            changed_row(2, **{"VIDEO/to_timestamp": 1.0}), "6 frames, 0.6 s of video, within one", id="times too long"
+        ),
+        pytest.param(changed_row(2, length=7, dataset_to_index=19), "7 rows, not 6", id="more rows than frames"),
+        pytest.param(changed_row(2, dataset_from_index=11), "6 rows, not 6, and indices for 7", id="another index"),
+        pytest.param(changed_data("episode_index", [7] * 6), "rows of episode 2", id="no rows"),
+        pytest.param(
+            changed_data("episode_index", [2, 2, 3, 2, 2, 2]),
+            "rows must be in the order of their episodes",
+            id="rows mixed",
+        ),
+        pytest.param(changed_data("frame_index", [0, 1, 3, 4, 5, 6]), "frame_index 0, 1, 2", id="frames left out"),
+        pytest.param(
+            changed_data("timestamp", [0.0, 0.1, 0.2, 0.1, 0.4, 0.5]),
+            r"timestamp .*0\.1 s in row 3",
+            id="time runs back",
+        ),
+        pytest.param(
+            changed_data("action", [[float("nan"), 1.0]] * 6),
+            r"action: .*finite; row 0 is \[nan, 1\.0\]",
+            id="an action that is not finite",
+        ),
+        pytest.param(
+            changed_data("action", [[1.0], [1.0, 2.0], [1.0], [1.0], [1.0], [1.0]]),
+            "action: .*one length, not 1 to 2",
+            id="actions of several lengths",
+        ),
+        pytest.param(
+            changed_data("action", [[1.0, 2.0, 3.0]] * 6),
+            r"action: .*shape \(2,\) in each",
+            id="actions of another length",
+        ),
+        pytest.param(
+            lambda root: drawn.write_data(
+                root, (0, 1), {name: value for name, value in drawn.data_columns(2).items() if name != "action"}
+            ),
+            "no column action",
+            id="no actions",
+        ),
+        pytest.param(
+            lambda root: (root / "data/chunk-000/file-001.parquet").unlink(),
+            "there is no such file",
+            id="no rows at all",
+        ),
+    ],
+)
+def test_rows_that_cannot_be_used_are_named_and_skipped_with_their_video(copy: Path, spoil: Any, says: Any) -> None:
     spoil(copy)
     with pytest.raises(ValueError, match=says) as error:
         load(copy)
@@ -252,12 +289,15 @@ def test_rows_that_cannot_be_used_are_named_and_skipped_with_their_video(copy: P
 
 def test_episodes_that_overlap_are_refused(copy: Path) -> None:
     changed_row(1, **{"VIDEO/from_timestamp": 0.3, "VIDEO/to_timestamp": 1.0})(copy)
-    with pytest.raises(ValueError, match="episodes one behind another, not one that begins at frame 3"):
+    with pytest.raises(ValueError, match=r"one behind another.*frame 3"):
         load(copy)
 
 
 def drifting(root: Path, per_episode: float, starts: float = 0.0) -> None:
-    """Thirty episodes of four frames in one video; each time in frames is off by so many more than the one before."""
+    """Write thirty episodes of four frames in one video.
+
+    The time of each, in frames, is further off than that of the one before.
+    """
     lengths, frames = [4] * 30, 120
     rows, parts = [], []
     for number, length in enumerate(lengths):
@@ -271,7 +311,7 @@ def drifting(root: Path, per_episode: float, starts: float = 0.0) -> None:
         columns = {name: values[:length] for name, values in drawn.data_columns(0).items()}
         parts.append(columns | {"episode_index": [number] * length, "index": list(range(begin, begin + length))})
     drawn.write_episodes(root, rows)
-    drawn.write_data(root, (0, 0), {name: [row for each in parts for row in each[name]] for name in parts[0]})
+    drawn.write_data(root, (0, 0), drawn.joined(parts))
     drawn.write_info(root, total_episodes=len(lengths), total_frames=frames)
     drawn.write_video(video_of(root), [np.full((16, 16, 3), 2 * i, np.uint8) for i in range(frames)])
     features = drawn.info()["features"]
@@ -287,7 +327,10 @@ def video_of(root: Path) -> Path:
 def test_frames_are_counted_where_times_drift(
     per_episode: float, starts: float, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Times are sums of what containers say of their length (huggingface/lerobot #3177); and a clock may begin late."""
+    """Frames are found by number where times drift.
+
+    Times are sums of what containers say of their length (huggingface/lerobot #3177), and a clock may begin late.
+    """
     drifting(tmp_path, per_episode, starts)
     store = load(tmp_path)
     assert (store.frames.float().mean((1, 2, 3)) - 2 * torch.arange(120)).abs().max() < 1.5
@@ -302,7 +345,7 @@ def test_times_that_drift_beside_frames_of_no_episode_are_refused(tmp_path: Path
     """Nothing says then which frame is meant."""
     drifting(tmp_path, 1 / 30)
     drawn.write_video(video_of(tmp_path), [np.full((16, 16, 3), 2 * i, np.uint8) for i in range(124)])
-    with pytest.raises(ValueError, match=r"episode 8: .*from_timestamp at a frame, .* not 3\.22667 s, frame 32\.27"):
+    with pytest.raises(ValueError, match=r"episode 8: .*from_timestamp .* not 3\.22667 s, frame 32\.27"):
         load(tmp_path)
 
 
@@ -321,22 +364,22 @@ def test_frames_of_a_fragmented_video_are_counted(tmp_path: Path) -> None:
     assert (load(tmp_path).frames.float().mean((1, 2, 3)) - 2 * torch.arange(120)).abs().max() < 1.5
 
 
-CLOCKS = {
-    "at another rate": [i / 9.8 for i in range(6)],
-    "that begins late": [0.05 + i / 10 for i in range(6)],
-    "that lost a frame": [0.0, 0.1, 0.2, 0.4, 0.5, 0.6],
-    "of the day": [1e5 + i / 10 for i in range(6)],
-}
-
-
-@pytest.mark.parametrize("name", CLOCKS)
-def test_frames_go_by_frame_index_whatever_the_clock(copy: Path, name: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    "times",
+    [
+        pytest.param([i / 9.8 for i in range(6)], id="at another rate"),
+        pytest.param([0.05 + i / 10 for i in range(6)], id="that begins late"),
+        pytest.param([0.0, 0.1, 0.2, 0.4, 0.5, 0.6], id="that lost a frame"),
+        pytest.param([1e5 + i / 10 for i in range(6)], id="of the day"),
+    ],
+)
+def test_frames_go_by_frame_index_whatever_the_clock(copy: Path, times: Any, caplog: pytest.LogCaptureFixture) -> None:
     """One line says how far it is off, if that is more than half a frame."""
-    changed_data("timestamp", CLOCKS[name], pa.float64())(copy)
+    changed_data("timestamp", times, pa.float64())(copy)
     store = load(copy, size=(8, 8))
     colors = torch.tensor([drawn.color(2, i) for i in range(6)])
     assert (store.frames[12:18].float().mean((2, 3)) - colors).abs().max() < 5
-    off = max(abs(time * FPS - i) for i, time in enumerate(CLOCKS[name]))
+    off = max(abs(time * FPS - i) for i, time in enumerate(times))
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == (off > 0.5)
     assert all(
@@ -349,7 +392,7 @@ def test_numbers_need_a_clock_that_rises(copy: Path) -> None:
     changed_data("frame_index", [0, 1, 3, 4, 5, 6])(copy)
     assert read_demonstrations(copy).lengths.tolist() == list(LENGTHS), "nobody looks at their frames"
     changed_data("timestamp", [0.0, 0.1, 0.1, 0.3, 0.4, 0.5])(copy)
-    with pytest.raises(ValueError, match=r"episode 2: .*timestamp that rises, not 0\.1 s in row 2"):
+    with pytest.raises(ValueError, match=r"episode 2: .*timestamp .*0\.1 s in row 2"):
         read_demonstrations(copy)
 
 
@@ -366,7 +409,7 @@ def test_what_lies_between_episodes_is_left_out(copy: Path) -> None:
     """As after an episode was deleted."""
     rows = [drawn.episode_row(i) for i in (1, 2, 3)]
     drawn.write_episodes(copy, rows)
-    with pytest.raises(ValueError, match="as many episodes as total_episodes says, 4, not 3"):
+    with pytest.raises(ValueError, match=r"total_episodes .*4, not 3"):
         load(copy)
     drawn.write_info(copy, total_episodes=3)
     store = load(copy, size=(8, 8))

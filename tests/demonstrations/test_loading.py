@@ -1,4 +1,7 @@
-"""From files to a store: what is skipped and said, rates and sizes, memory, plain videos."""
+"""From files to a store: what is skipped, rates, sizes and memory.
+
+Plain videos too.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,10 @@ def test_a_folder_of_videos_is_read_in_the_order_of_names(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("rows", "wants"), [(5, 5), (6, 6), (7, 7)])
 def test_frames_and_rows_agree_within_one(tmp_path: Path, rows: int, wants: int) -> None:
-    """Six frames: a last one without a row is left out, a last one that is missing is the one before."""
+    """Frames and rows may differ by one.
+
+    A last frame without a row is left out, and a last one that is missing is the one before.
+    """
     path = drawn.write_plain(
         tmp_path, "a", 0, 6, lambda stem: np.save(stem.with_suffix(".npy"), drawn.actions(0, rows))
     )
@@ -91,59 +97,73 @@ def test_frames_and_rows_agree_within_one(tmp_path: Path, rows: int, wants: int)
     assert (store.frames.float().mean((2, 3)) - colors).abs().max() < 5
 
 
-BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "corrupt": (lambda path: path.write_bytes(path.read_bytes()[:1500]), "an MP4 file with a video that decodes"),
-    "short": (
-        lambda path: np.save(path.with_suffix(".npy"), drawn.actions(1, 9)),
-        "9 frames, .* within one, not 6",
-    ),
-    "long": (
-        lambda path: np.save(path.with_suffix(".npy"), drawn.actions(1, 4)),
-        "4 frames, .* within one, not more",
-    ),
-    "of another rate": (
-        lambda path: drawn.write_video(path, [drawn.picture(1, i) for i in range(6)], fps=15),
-        "10 frames a second, not 15",
-    ),
-    "of no steady rate": (
-        lambda path: drawn.write_video(path, [drawn.picture(1, i) for i in range(6)], times=[0, 1, 2, 5, 6, 7]),
-        "frames a second|as .* a second give",
-    ),
-    "without actions": (lambda path: path.with_suffix(".npy").unlink(), "a file of actions is missing"),
-    "with pickled actions": (
-        lambda path: np.save(path.with_suffix(".npy"), np.array([{}] * 6, object)),
-        ".*plain numbers|an array of numbers, no pickled objects",
-    ),
-    "with other actions": (
-        lambda path: np.save(path.with_suffix(".npy"), np.zeros((6, 3), np.float32)),
-        r"action of float32 \(2,\), as .* has, not float32 \(3,\)",
-    ),
-    "with a huge array in few bytes": (
-        lambda path: path.with_suffix(".npy").write_bytes(
-            b"\x93NUMPY\x01\x00"
-            + (118).to_bytes(2, "little")
-            + b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 2), }".ljust(117)
-            + b"\n"
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        pytest.param(
+            lambda path: path.write_bytes(path.read_bytes()[:1500]),
+            "an MP4 file with a video that decodes",
+            id="corrupt",
         ),
-        "at most .* bytes of plain numbers",
-    ),
-    "with words": (
-        lambda path: np.save(path.with_suffix(".npy"), np.array(["a"] * 6)),
-        "rows of numbers or flags",
-    ),
-    "with infinite actions": (
-        lambda path: np.save(path.with_suffix(".npy"), np.full((6, 2), np.inf)),
-        r"action: .*finite; row 0 is \[inf, inf\]",
-    ),
-}
-
-
-@pytest.mark.parametrize("name", BAD)
+        pytest.param(
+            lambda path: np.save(path.with_suffix(".npy"), drawn.actions(1, 9)),
+            "9 frames, .* within one, not 6",
+            id="short",
+        ),
+        pytest.param(
+            lambda path: np.save(path.with_suffix(".npy"), drawn.actions(1, 4)),
+            "4 frames, .* within one, not more",
+            id="long",
+        ),
+        pytest.param(
+            lambda path: drawn.write_video(path, [drawn.picture(1, i) for i in range(6)], fps=15),
+            "10 frames a second, not 15",
+            id="of another rate",
+        ),
+        pytest.param(
+            lambda path: drawn.write_video(path, [drawn.picture(1, i) for i in range(6)], times=[0, 1, 2, 5, 6, 7]),
+            "frames a second|as .* a second give",
+            id="of no steady rate",
+        ),
+        pytest.param(
+            lambda path: path.with_suffix(".npy").unlink(), "a file of actions is missing", id="without actions"
+        ),
+        pytest.param(
+            lambda path: np.save(path.with_suffix(".npy"), np.array([{}] * 6, object)),
+            ".*plain numbers|an array of numbers, no pickled objects",
+            id="with pickled actions",
+        ),
+        pytest.param(
+            lambda path: np.save(path.with_suffix(".npy"), np.zeros((6, 3), np.float32)),
+            r"action of float32 \(2,\), as .* has, not float32 \(3,\)",
+            id="with other actions",
+        ),
+        pytest.param(
+            lambda path: path.with_suffix(".npy").write_bytes(
+                b"\x93NUMPY\x01\x00"
+                + (118).to_bytes(2, "little")
+                + b"{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000, 2), }".ljust(117)
+                + b"\n"
+            ),
+            "at most .* bytes of plain numbers",
+            id="with a huge array in few bytes",
+        ),
+        pytest.param(
+            lambda path: np.save(path.with_suffix(".npy"), np.array(["a"] * 6)),
+            "rows of numbers or flags",
+            id="with words",
+        ),
+        pytest.param(
+            lambda path: np.save(path.with_suffix(".npy"), np.full((6, 2), np.inf)),
+            r"action: .*finite; row 0 is \[inf, inf\]",
+            id="with infinite actions",
+        ),
+    ],
+)
 def test_bad_videos_are_named_and_skipped_on_request(
-    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, spoil: Callable[[Path], Any], says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     paths = [drawn.write_plain(tmp_path, each, i, 6) for i, each in enumerate(("a", "b", "c"))]
-    spoil, says = BAD[name]
     spoil(paths[1])
     with pytest.raises(ValueError, match=says) as error:
         load(paths)
@@ -153,7 +173,8 @@ def test_bad_videos_are_named_and_skipped_on_request(
         store = load(paths, on_bad="skip")
     assert store.lengths == [6, 6]
     assert list(store.skipped) == [str(paths[1])]
-    (line,) = [record.getMessage() for record in caplog.records]
+    matching = [record.getMessage() for record in caplog.records]
+    (line,) = matching
     assert line.startswith(f"demonstrations: 1 videos skipped: {paths[1]}: ")
     colors = torch.tensor([drawn.color(2, i) for i in range(6)])
     assert (store.frames[6:].float().mean((2, 3)) - colors).abs().max() < 5, "those behind it move up"
@@ -181,23 +202,32 @@ def test_bad_sidecars_are_named(tmp_path: Path, name: str, text: str, says: str)
 
 
 VIDEO = f"videos/{drawn.CAMERA}/chunk-000/file-001.mp4"
-BAD_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "missing": (lambda path: path.unlink(), "there is no such file"),
-    "short": (lambda path: drawn.write_video(path, [drawn.picture(2, i) for i in range(4)]), "6 frames.*, not 4"),
-    "of frames that are late, at the right rate on average": (
-        lambda path: drawn.write_video(path, [drawn.picture(2, 0)] * 300, times=[i + (i > 2) for i in range(300)]),
-        r"frame 3 at 0\.3 s, as 10 a second give, not 0\.4 s",
-    ),
-    "of another size": (
-        lambda path: drawn.write_video(path, [drawn.picture(2, i, (32, 32)) for i in range(6)]),
-        "frames of 48×64, not 32×32",
-    ),
-}
 
 
-@pytest.mark.parametrize("name", BAD_FILES)
-def test_bad_videos_of_a_dataset_are_named_and_skipped_on_request(copy: Path, name: str) -> None:
-    spoil, says = BAD_FILES[name]
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        pytest.param(lambda path: path.unlink(), "there is no such file", id="missing"),
+        pytest.param(
+            lambda path: drawn.write_video(path, [drawn.picture(2, i) for i in range(4)]),
+            "6 frames.*, not 4",
+            id="short",
+        ),
+        pytest.param(
+            lambda path: drawn.write_video(path, [drawn.picture(2, 0)] * 300, times=[i + (i > 2) for i in range(300)]),
+            r"frame 3 at 0\.3 s, as 10 a second give, not 0\.4 s",
+            id="of frames that are late, at the right rate on average",
+        ),
+        pytest.param(
+            lambda path: drawn.write_video(path, [drawn.picture(2, i, (32, 32)) for i in range(6)]),
+            "frames of 48×64, not 32×32",
+            id="of another size",
+        ),
+    ],
+)
+def test_bad_videos_of_a_dataset_are_named_and_skipped_on_request(
+    copy: Path, spoil: Callable[[Path], Any], says: str
+) -> None:
     spoil(copy / VIDEO)
     with pytest.raises(ValueError, match=says) as error:
         load(copy)
@@ -210,19 +240,19 @@ def test_bad_videos_of_a_dataset_are_named_and_skipped_on_request(copy: Path, na
 
 def test_where_nothing_is_left_it_says_so(tmp_path: Path) -> None:
     path = drawn.write_plain(tmp_path, "a", 0, 2, lambda stem: None)
-    with pytest.raises(ValueError, match=r"no video can be used: a file of actions is missing"):
+    with pytest.raises(ValueError, match=r"no video .*actions is missing"):
         load(path, on_bad="skip")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match=r"neither meta/info.json nor MP4 files"):
         load(tmp_path / "empty")
-    with pytest.raises(FileNotFoundError, match="no such folder or video"):
+    with pytest.raises(FileNotFoundError, match=r"no such folder"):
         load(tmp_path / "nobody")
 
 
 def test_a_rate_that_is_asked_for_is_held(tmp_path: Path) -> None:
     path = drawn.write_plain(tmp_path, "a", 0, 3)
     assert load(path, fps=10).fps == 10
-    with pytest.raises(ValueError, match="30 frames a second, not 10"):
+    with pytest.raises(ValueError, match=r"30 frames .*not 10"):
         load(path, fps=30)
 
 
@@ -238,14 +268,14 @@ def test_without_a_size_frames_are_as_large_as_those_of_the_videos(tmp_path: Pat
 
 @pytest.mark.parametrize("size", [(0, 8), (8,), "ab", (2**20, 2**20), (8.5, 8)])
 def test_sizes_are_checked(tmp_path: Path, size: Any) -> None:
-    with pytest.raises(ValueError, match="size must be"):
+    with pytest.raises(ValueError, match=r"\bsize\b"):
         load(drawn.write_plain(tmp_path, "a", 0, 3), size=size)
 
 
 def test_frames_that_do_not_fit_are_refused_before_decoding(dataset: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "free_bytes", lambda device: 4000)
     monkeypatch.setattr(loading, "decode", None)
-    with pytest.raises(ValueError, match=r"frames take .* at most 80% of the free memory of cpu, 0\.00 GiB"):
+    with pytest.raises(ValueError, match=r"frames .* 80% .*cpu, 0\.00 GiB"):
         load(dataset)
 
 
@@ -259,7 +289,7 @@ def test_frames_go_to_the_host_where_the_device_is_too_small(
         assert loading.place_frames(2**31, cuda, "auto") == cpu
     assert "its frames take 2.0 GiB and cuda:0 has 1.0 GiB free: they are kept in host memory" in caplog.text
     assert loading.place_frames(1, cuda, "host") == cpu
-    with pytest.raises(ValueError, match=r"frames take 2\.00 GiB.* at most 80% of the free memory of cuda:0"):
+    with pytest.raises(ValueError, match=r"frames .*2\.00 GiB.* 80% .*cuda:0"):
         loading.place_frames(2**31, cuda, "device")
 
 

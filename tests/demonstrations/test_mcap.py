@@ -53,11 +53,10 @@ def test_video_is_h264_that_foxglove_takes(tmp_path: Path) -> None:
 
 def test_a_scene_is_one_entity_with_every_shape(tmp_path: Path) -> None:
     half = 0.5**0.5
-    shapes = [
-        Shape("outline", (0.5, 1, 1.5), (1, 2, 3), (0.5, 0.5, 0.5, 1)),
-        Shape("cuboid", (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), (1, 0, 0, 0.5), (half, 0, 0, half)),
-        Shape("cylinder", (1, 1, 1), (2, 2, 0.1), (0, 0, 1, 1)),
-    ]
+    outline = Shape("outline", (0.5, 1, 1.5), (1, 2, 3), (0.5, 0.5, 0.5, 1))
+    cuboid = Shape("cuboid", (0.1, 0.2, 0.3), (0.4, 0.5, 0.6), (1, 0, 0, 0.5), (half, 0, 0, half))
+    cylinder = Shape("cylinder", (1, 1, 1), (2, 2, 0.1), (0, 0, 1, 1))
+    shapes = [outline, cuboid, cylinder]
     with McapWriter(tmp_path / "a.mcap") as writer:
         writer.write_scene("/scene", shapes, BEGIN)
         writer.write_scene("/scene", shapes[:1], BEGIN + 1)
@@ -103,7 +102,7 @@ def test_a_file_has_its_name_once_it_is_whole(tmp_path: Path) -> None:
     writer.close()
     writer.discard()
     assert [each.name for each in path.parent.iterdir()] == ["a.mcap"]
-    with pytest.raises(RuntimeError, match="McapWriter is closed"):
+    with pytest.raises(RuntimeError, match=r"McapWriter .*closed"):
         writer.write_scalar("/reward", 1, BEGIN)
 
 
@@ -121,7 +120,8 @@ def test_an_error_leaves_nothing(tmp_path: Path) -> None:
 def test_what_a_killed_program_leaves_can_be_read(tmp_path: Path) -> None:
     writer, noise = McapWriter(tmp_path / "a.mcap"), np.random.default_rng(0)
     for i in range(40):
-        writer.write_vector("/noise", noise.random(2_000), i)  # 16 kB that no compression makes smaller
+        # 16 kB that no compression makes smaller.
+        writer.write_vector("/noise", noise.random(2_000), i)
     writer._file.flush()
     cut = (tmp_path / "a.mcap.part").read_bytes()
     writer.discard()
@@ -137,7 +137,7 @@ def test_what_a_killed_program_leaves_can_be_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fps", [0, 2000, float("nan"), "fast"])
 def test_rates_that_are_none(tmp_path: Path, fps: float) -> None:
-    with pytest.raises(ValueError, match="McapWriter: fps must be"):
+    with pytest.raises(ValueError, match=r"McapWriter: fps "):
         McapWriter(tmp_path / "a.mcap", fps)
     assert not list(tmp_path.iterdir())
 
@@ -153,7 +153,8 @@ def test_what_is_no_frame_is_refused(frame: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "value"),
     [
-        ({"action_value": torch.tensor([[9.0, 8.0, 7.0], [1.0, 2.0, 5.0]])}, 2.0),  # of the second action, not the best
+        # The value is that of the second action, not the best.
+        ({"action_value": torch.tensor([[9.0, 8.0, 7.0], [1.0, 2.0, 5.0]])}, 2.0),
         ({"action_value": torch.zeros(2, 3), "chosen_action_value": torch.tensor([[3.0], [4.0]])}, 4.0),
         ({"chosen_action_value": torch.zeros(2, 1), "state_value": torch.tensor([[6.0], [7.0]])}, 7.0),
         ({}, None),
@@ -165,7 +166,7 @@ def test_a_value_is_that_of_the_action_or_the_state(
     decided = TensorDict({"action": torch.tensor([0, 1]), **written}, [2])
     with EpisodeRecorder(tmp_path / "a.mcap", DishwashingEnv(2, device="cpu"), 1, begin_ns=5) as recorder:
         recorder.decide(decided, ["action"])
-    found = {
-        topic: [list(each.values) for _, each in all_] for topic, all_ in read(tmp_path / "a.mcap").messages.items()
-    }
+    found = {}
+    for topic, messages in read(tmp_path / "a.mcap").messages.items():
+        found[topic] = [list(each.values) for _, each in messages]
     assert found == {"/action": [[1.0]]} | ({} if value is None else {"/value": [[value]]})

@@ -1,4 +1,7 @@
-"""Demonstrations and clip stores on disk: bit for bit, read by tensordict too; what is refused of strangers' ones."""
+"""Demonstrations and clip stores on disk.
+
+They are the same bit for bit, read by tensordict too, and strangers' faulty ones are refused.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +54,7 @@ def test_what_is_read_is_saved_again(tmp_path: Path) -> None:
     second = save(read_demonstrations(first), tmp_path / "b")
     described = [json.loads((folder / "demonstrations.json").read_text()) for folder in (first, second)]
     assert described[0] == described[1]
-    with pytest.raises(FileExistsError, match="the folder exists"):
+    with pytest.raises(FileExistsError, match=r"folder exists"):
         save(read_demonstrations(first), tmp_path)
 
 
@@ -65,7 +68,7 @@ def test_a_file_that_shrinks_after_it_was_read_is_no_matter(tmp_path: Path) -> N
 def test_what_does_not_fit_into_memory_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = row_files.write_rows(tmp_path / "a")
     monkeypatch.setattr(memory, "free_bytes", lambda device: 100)
-    with pytest.raises(ValueError, match=r"demonstrations.json: .*at most 80 bytes of rows, 80% of the free memory"):
+    with pytest.raises(ValueError, match=r"demonstrations\.json: .*80 bytes .*80% "):
         read_demonstrations(folder)
 
 
@@ -123,7 +126,7 @@ def test_a_store_that_breaks_off_has_no_name(store: ClipStore, tmp_path: Path, m
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(TensorDict, "memmap", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=r"No space"):
         save_store(store, tmp_path / "clips")
     assert not (tmp_path / "clips").exists()
     monkeypatch.undo()
@@ -147,25 +150,32 @@ def cut(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
 
-BAD: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "no rate": (changed("clips", fps=None), "fps must be a finite number"),
-    "no key": (changed("clips", image_key=["a"]), "an image_key"),
-    "an empty key": (changed("clips", image_key="a//b"), "names of entries"),
-    "no tasks": (changed("clips", tasks=[1]), "tasks by their numbers"),
-    "no stats": (changed("clips", stats=[1]), "stats: .*an object"),
-    "no videos": (changed("clips", videos=[{"name": 1}]), "videos of name, frames"),
-    "frames of floats": (changed("frames", stored="float32"), r"frames \(3, H, W\) uint8"),
-    "frames of one channel": (changed("frames", shape=[1, 12, 16]), r"frames \(3, H, W\) uint8"),
-    "frames of another size": (changed("frames", shape=[3, 12, 17]), r"_frames: .*uint8 of shape \(22, 3, 12, 17\)"),
-    "frames as numbers": (changed("frames", dtype="float32"), "dtype to be one of uint8"),
-    "frames cut off": (cut, r"_frames\.memmap: .*12,672 bytes, \(22, 3, 12, 16\) of uint8, not 12,671 bytes"),
-}
 """Beside those of demonstrations of rows alone, which `test_reading.py` has."""
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_a_strangers_store_is_checked(clips: Path, name: str) -> None:
-    spoil, says = BAD[name]
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        pytest.param(changed("clips", fps=None), "fps must be a finite number", id="no rate"),
+        pytest.param(changed("clips", image_key=["a"]), "an image_key", id="no key"),
+        pytest.param(changed("clips", image_key="a//b"), "names of entries", id="an empty key"),
+        pytest.param(changed("clips", tasks=[1]), "tasks by their numbers", id="no tasks"),
+        pytest.param(changed("clips", stats=[1]), "stats: .*an object", id="no stats"),
+        pytest.param(changed("clips", videos=[{"name": 1}]), "videos of name, frames", id="no videos"),
+        pytest.param(changed("frames", stored="float32"), r"frames \(3, H, W\) uint8", id="frames of floats"),
+        pytest.param(changed("frames", shape=[1, 12, 16]), r"frames \(3, H, W\) uint8", id="frames of one channel"),
+        pytest.param(
+            changed("frames", shape=[3, 12, 17]),
+            r"_frames: .*uint8 of shape \(22, 3, 12, 17\)",
+            id="frames of another size",
+        ),
+        pytest.param(changed("frames", dtype="float32"), "dtype to be one of uint8", id="frames as numbers"),
+        pytest.param(
+            cut, r"_frames\.memmap: .*12,672 bytes, \(22, 3, 12, 16\) of uint8, not 12,671 bytes", id="frames cut off"
+        ),
+    ],
+)
+def test_a_strangers_store_is_checked(clips: Path, spoil: Callable[[Path], Any], says: str) -> None:
     spoil(clips)
     with pytest.raises(ValueError, match=says) as error:
         load_demonstrations(clips, device="cpu")
@@ -176,7 +186,7 @@ def test_a_folder_that_another_program_writes_is_left_alone(tmp_path: Path) -> N
     pytest.importorskip("fcntl")
     with new_folder(tmp_path / "it") as part:
         (part / "rows").write_text("of the first", encoding="utf-8")
-        with pytest.raises(FileExistsError, match="is being written by"), new_folder(tmp_path / "it"):
+        with pytest.raises(FileExistsError, match=r"written by"), new_folder(tmp_path / "it"):
             pass
     assert (tmp_path / "it" / "rows").read_text(encoding="utf-8") == "of the first"
     with pytest.raises(ZeroDivisionError), new_folder(tmp_path / "other"):

@@ -1,9 +1,13 @@
-"""Minari's Arrow: each number where it belongs, no row behind the last action, and nothing broken comes through."""
+"""Minari's Arrow: each number where it belongs.
+
+No row follows the last action, and nothing broken comes through.
+"""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +39,9 @@ def test_choices_and_flags(tmp_path: Path) -> None:
         path = folder / "data" / str(number) / "part-0.arrow"
         row_files.write_arrow(path, pa.RecordBatch.from_pydict(columns))
     rows = read_demonstrations(folder).rows
-    assert rows["action"].tolist() == [i for length in row_files.LENGTHS for i in range(length)]
-    assert rows["observation"].tolist() == [i > 1 for length in row_files.LENGTHS for i in range(length)]
+    numbers = list(chain.from_iterable(map(range, row_files.LENGTHS)))
+    assert rows["action"].tolist() == numbers
+    assert rows["observation"].tolist() == [i > 1 for i in numbers]
 
 
 def batch(**columns: Any) -> pa.RecordBatch:
@@ -44,38 +49,42 @@ def batch(**columns: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(usual | columns)
 
 
-STRANGE: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "packed": (
-        lambda path: row_files.write_arrow(path, batch(), compression="zstd"),
-        "packed",
-    ),
-    "two batches": (lambda path: row_files.write_arrow(path, batch(), batch()), "one batch"),
-    "text": (
-        lambda path: row_files.write_arrow(path, batch(observations=pa.array(["a"] * 4))),
-        "part-0.arrow: observations: .*numbers or flags, not string",
-    ),
-    "nulls": (
-        lambda path: row_files.write_arrow(path, batch(actions=pa.array([1.0, None, 2.0, 3.0]))),
-        "actions: 1 values are null",
-    ),
-    "no actions": (
-        lambda path: row_files.write_arrow(path, batch().drop_columns(["actions"])),
-        "observations and actions, once each",
-    ),
-    "of another form": (
-        lambda path: row_files.write_arrow(path, batch()),
-        r"float32 \(3,\), as the episode before, not float64 \(\)",
-    ),
-    "one row": (lambda path: row_files.write_arrow(path, batch().slice(0, 1)), "two rows or more, not 1"),
-    "HDF5": (lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" * 4), "does not begin like an Arrow file"),
-    "nothing": (lambda path: path.unlink(), "one .arrow file, not 0"),
-}
-
-
-@pytest.mark.parametrize("how", STRANGE)
-def test_what_is_strange_is_refused(how: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        pytest.param(lambda path: row_files.write_arrow(path, batch(), compression="zstd"), "packed", id="packed"),
+        pytest.param(lambda path: row_files.write_arrow(path, batch(), batch()), "one batch", id="two batches"),
+        pytest.param(
+            lambda path: row_files.write_arrow(path, batch(observations=pa.array(["a"] * 4))),
+            "part-0.arrow: observations: .*numbers or flags, not string",
+            id="text",
+        ),
+        pytest.param(
+            lambda path: row_files.write_arrow(path, batch(actions=pa.array([1.0, None, 2.0, 3.0]))),
+            "actions: 1 values are null",
+            id="nulls",
+        ),
+        pytest.param(
+            lambda path: row_files.write_arrow(path, batch().drop_columns(["actions"])),
+            "observations and actions, once each",
+            id="no actions",
+        ),
+        pytest.param(
+            lambda path: row_files.write_arrow(path, batch()),
+            r"float32 \(3,\), as the episode before, not float64 \(\)",
+            id="of another form",
+        ),
+        pytest.param(
+            lambda path: row_files.write_arrow(path, batch().slice(0, 1)), "two rows or more, not 1", id="one row"
+        ),
+        pytest.param(
+            lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" * 4), "does not begin like an Arrow file", id="HDF5"
+        ),
+        pytest.param(lambda path: path.unlink(), "one .arrow file, not 0", id="nothing"),
+    ],
+)
+def test_what_is_strange_is_refused(spoil: Callable[[Path], Any], said: str, tmp_path: Path) -> None:
     folder = row_files.write_minari_arrow(tmp_path / "a")
-    spoil, said = STRANGE[how]
     spoil(folder / "data" / "1" / "part-0.arrow")
     with pytest.raises(ValueError, match=rf"^demonstrations: .*{said}"):
         read_demonstrations(folder)
@@ -105,7 +114,7 @@ def test_columns_that_share_the_bytes_of_a_file_count_each(tmp_path: Path, monke
     small = pa.array(np.zeros(100, np.int8))
     parts = pa.StructArray.from_arrays([small] * 50, names=[f"x{i}" for i in range(50)])
     row_files.write_arrow(path, pa.RecordBatch.from_pydict({"observations": parts, "actions": small}))
-    with pytest.raises(ValueError, match=r"part-0.arrow: a file of .* bytes may have .* bytes of values, not 80,784"):
+    with pytest.raises(ValueError, match=r"part-0\.arrow: .* bytes of values, not 80,784"):
         read_demonstrations(folder)
 
 
@@ -116,7 +125,7 @@ def test_what_nobody_asks_for_may_be_anything(tmp_path: Path) -> None:
         parts = pa.StructArray.from_arrays([state, words], names=["state", "word"])
         columns = {"observations": parts, "actions": pa.array(np.arange(length + 1))}
         row_files.write_arrow(folder / "data" / str(number) / "part-0.arrow", pa.RecordBatch.from_pydict(columns))
-    with pytest.raises(ValueError, match=r"observations/word: .*numbers or flags, not string"):
+    with pytest.raises(ValueError, match=r"observations/word: .*numbers .*string"):
         read_demonstrations(folder)
     found = read_demonstrations(folder, entries=["observation.state"])
     assert set(found.rows.keys()) == {"action", "observation.state"}
@@ -134,7 +143,9 @@ def test_a_bad_episode_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 def test_broken_files_give_numbers_or_an_error(how: str, tmp_path: Path) -> None:
     folder = row_files.write_minari_arrow(tmp_path / "a")
     path = folder / "data" / "1" / "part-0.arrow"
-    whole, rng, refused = path.read_bytes(), random.Random(0), 0
+    whole = path.read_bytes()
+    rng = random.Random(0)
+    refused = 0
     for _ in range(50):
         content = bytearray(whole)
         if how == "changed":

@@ -1,4 +1,7 @@
-"""Whatever the format, one form; what is broken is refused in a line, nothing in it is run, and nothing crashes."""
+"""Every format gives the same form of demonstrations.
+
+What is broken is refused in a line, nothing in it is run, and nothing crashes.
+"""
 
 from __future__ import annotations
 
@@ -46,9 +49,9 @@ def test_what_nobody_asks_for_is_not_read_of_lerobot(copy: Path, caplog: pytest.
 
 
 def test_nothing_is_there(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no such folder or file"):
+    with pytest.raises(FileNotFoundError, match=r"no such folder"):
         read_demonstrations(tmp_path / "nobody")
-    with pytest.raises(ValueError, match=r"neither demonstrations\.json nor meta/info\.json"):
+    with pytest.raises(ValueError, match=r"neither demonstrations\.json .*meta/info\.json"):
         read_demonstrations(tmp_path)
 
 

@@ -1,4 +1,7 @@
-"""One form of demonstrations: rows by number, and a split in which no episode stands on both sides."""
+"""One form of demonstrations: rows by number, and a split.
+
+No episode stands on both sides of the split.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,8 @@ def test_a_split_is_by_episode_and_by_seed() -> None:
 def test_episodes_that_are_alike_stay_together() -> None:
     rows = shown().rows.clone()
     for name in ("action", "state"):
-        rows[name][8:10] = rows[name][4:6]  # the first half of a longer one only
+        # Only the first half of a longer one.
+        rows[name][8:10] = rows[name][4:6]
         rows[name][10:14] = rows[name][4:8]
     whole = Demonstrations(rows, torch.tensor(LENGTHS))
     alike = whole.same_episodes()
@@ -59,15 +63,15 @@ def test_the_order_of_rows_tells_episodes_apart() -> None:
 
 def test_too_few_different_episodes_to_split() -> None:
     rows = TensorDict({"action": torch.ones(6, 1)}, [6])
-    with pytest.raises(ValueError, match="1 different ones of 3"):
+    with pytest.raises(ValueError, match=r"1 different .*3"):
         Demonstrations(rows, torch.tensor([2, 2, 2])).split(0.5, 0)
 
 
 @pytest.mark.parametrize("lengths", [[], [3, 0, 14], [16], [18]])
 def test_lengths_that_do_not_add_up_and_rows_without_actions(lengths: list[int]) -> None:
-    with pytest.raises(ValueError, match="lengths of episodes, from 1 on, that add up to 17 rows"):
+    with pytest.raises(ValueError, match=r"lengths of .*17 rows"):
         Demonstrations(shown().rows, torch.tensor(lengths, dtype=torch.int64))
-    with pytest.raises(ValueError, match="no entry action"):
+    with pytest.raises(ValueError, match=r"entry action"):
         Demonstrations(shown().rows.exclude("action"), torch.tensor(LENGTHS))
 
 
@@ -81,7 +85,10 @@ def test_arrays_take_one_form() -> None:
 
 
 def test_a_share_is_one_of_rows() -> None:
-    """Nine in ten episodes are the same one, which counted once was held back in one of two seeds."""
+    """A share is one of rows, not of episodes.
+
+    Nine in ten episodes are the same one, which counted once was held back with one of two seeds.
+    """
     lengths = torch.tensor([4] * 90 + [4] * 10)
     number = torch.cat([torch.zeros(90), torch.arange(1, 11)])
     rows = TensorDict({"action": number.repeat_interleave(4)}, [400])

@@ -47,38 +47,41 @@ def nested(deep: int) -> Any:
     return values
 
 
-BOMBS: dict[str, Callable[[Path], Path]] = {
-    "run lengths": lambda path: written(path, action=np.zeros(MANY, np.int64)),
-    "run lengths of flags": lambda path: written(path, action=np.zeros(MANY, bool)),
-    "a dictionary": lambda path: written(path, action=np.arange(MANY) // 100 % 2 + 0.5),
-    "one row": lambda path: written(path, action=nested(1)),
-    "lists in each other": lambda path: written(path, action=nested(4)),
-    "lists of one length": lambda path: written(
-        path, action=pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(MANY)), MANY // 2)
-    ),
-    "many row groups": in_groups,
-    "many columns": lambda path: written(path, **{f"c{i}": np.zeros(MANY // 20) for i in range(20)}),
-}
-
-
-@pytest.mark.parametrize("name", BOMBS)
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda path: written(path, action=np.zeros(MANY, np.int64)), id="run lengths"),
+        pytest.param(lambda path: written(path, action=np.zeros(MANY, bool)), id="run lengths of flags"),
+        pytest.param(lambda path: written(path, action=np.arange(MANY) // 100 % 2 + 0.5), id="a dictionary"),
+        pytest.param(lambda path: written(path, action=nested(1)), id="one row"),
+        pytest.param(lambda path: written(path, action=nested(4)), id="lists in each other"),
+        pytest.param(
+            lambda path: written(path, action=pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(MANY)), MANY // 2)),
+            id="lists of one length",
+        ),
+        pytest.param(in_groups, id="many row groups"),
+        pytest.param(
+            lambda path: written(path, **{f"c{i}": np.zeros(MANY // 20) for i in range(20)}), id="many columns"
+        ),
+    ],
+)
 def test_parquet_that_unpacks_to_much_is_not_decoded(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[Path], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = BOMBS[name](tmp_path / "a.parquet")
+    path = make(tmp_path / "a.parquet")
     monkeypatch.setattr(pq.ParquetFile, "read", lambda *_, **__: pytest.fail("it was decoded"))
     said = rf"may have {2**16 + path.stat().st_size:,} bytes of values, not {16 * MANY:,}"
     with pytest.raises(ValueError, match=said):
         read_parquet(path)
     monkeypatch.setattr(untrusted, "_SMALL_BYTES", 2**27)
     monkeypatch.setattr(memory, "free_bytes", lambda device: 2**16)
-    with pytest.raises(ValueError, match="more than the 52,428 bytes of memory"):
+    with pytest.raises(ValueError, match=r"52,428 bytes"):
         read_parquet(path)
 
 
 def test_columns_that_nobody_asks_for_do_not_count(tmp_path: Path) -> None:
     path = written(tmp_path / "a.parquet", action=np.zeros(MANY, np.int64), more=[0.5, *[1.5] * (MANY - 1)])
-    with pytest.raises(ValueError, match="bytes of values"):
+    with pytest.raises(ValueError, match=r"bytes of values"):
         read_parquet(path, ["more"])
     small = written(tmp_path / "b.parquet", action=[1, 2], more=[list(range(MANY)), []])
     assert read_parquet(small, ["action"])["action"].tolist() == [1, 2]
@@ -102,7 +105,7 @@ def test_a_string_is_held_once_however_many_rows_have_it(tmp_path: Path) -> None
     words = read_strings(path, ("task",), "task_index")
     assert len(words) == 100
     assert len({id(each) for each in words.values()}) == 1
-    with pytest.raises(ValueError, match="bytes of values"):
+    with pytest.raises(ValueError, match=r"bytes of values"):
         read_strings(strings(path, task=["x" * 90_000] * 100), ("task",), "task_index")
     with pytest.raises(ValueError, match="in encoding 7"):
         read_strings(strings(path, "DELTA_BYTE_ARRAY", task=["x" * 300] * 100), ("task",), "task_index")
@@ -114,7 +117,7 @@ def test_a_string_is_held_once_however_many_rows_have_it(tmp_path: Path) -> None
 @pytest.mark.parametrize("task", [[None] * 100, list(range(100))])
 def test_strings_are_strings(task: Any, tmp_path: Path) -> None:
     path = strings(tmp_path / "a.parquet", task=task)
-    with pytest.raises(ValueError, match=r"(strings and whole numbers|a parquet file of strings)"):
+    with pytest.raises(ValueError, match=r"(whole numbers|parquet file)"):
         read_strings(path, ("task",), "task_index")
 
 
@@ -136,7 +139,10 @@ def test_pages_are_held_against_the_description(changes: dict[str, int], version
 
 
 def test_pages_of_many_writers(tmp_path: Path) -> None:
-    """Small pages, checksums, statistics of long strings, no compression, dictionaries that grow too large."""
+    """Pages as many writers make them.
+
+    Small ones, checksums, statistics of long strings, no compression, and dictionaries that grow too large.
+    """
     rng, path = np.random.default_rng(0), tmp_path / "a.parquet"
     table = pa.table({"a": rng.integers(0, 9, 3000), "b": rng.normal(size=3000), "c": ["y" * 5000] * 3000})
     for options in ({"data_page_size": 256}, {"compression": "none"}, {"dictionary_pagesize_limit": 64}):
@@ -153,7 +159,7 @@ def test_a_description_that_is_too_long_is_not_parsed(length: int, tmp_path: Pat
         file.truncate(2**27)
         file.seek(-8, 2)
         file.write(length.to_bytes(4, "little") + b"PAR1")
-    with pytest.raises(ValueError, match=f"a description of {length:,} bytes"):
+    with pytest.raises(ValueError, match=f"description .*{length:,} bytes"):
         read_parquet(path)
 
 
@@ -174,5 +180,5 @@ def test_mangled_pages_are_one_kind_of_error(read: Callable[[Path], Any], tmp_pa
 def test_npz_that_unpacks_to_much_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez_compressed(path, action=np.zeros(MANY))
-    with pytest.raises(ValueError, match=r"a file of .* bytes of values, not"):
+    with pytest.raises(ValueError, match=r"file of .* bytes of values, not"):
         read_npz(path)

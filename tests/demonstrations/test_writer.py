@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,10 @@ LENGTHS = (3, 4, 5)
 
 
 def row(episode: int, i: int) -> dict[str, Any]:
-    return {
-        "action": drawn.actions(episode, 9)[i],
-        "observation.state": np.full((2, 3), episode + i / 8, np.float32),
-        "next.reward": [i / 4],
-        "next.done": [i == LENGTHS[episode] - 1],
-        "choice": [7 * i],
-    }
+    state = np.full((2, 3), episode + i / 8, np.float32)
+    is_last = i == LENGTHS[episode] - 1
+    values = {"action": drawn.actions(episode, 9)[i], "observation.state": state}
+    return values | {"next.reward": [i / 4], "next.done": [is_last], "choice": [7 * i]}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +49,9 @@ def test_what_is_read_is_what_was_written(written: Path) -> None:
     assert store.lengths == list(LENGTHS)
     assert store.fps == 12.5
     assert [Path(video.name).name for video in store.videos] == ["file-000.mp4", "file-001.mp4"]
-    places = [(episode, i) for episode, length in enumerate(LENGTHS) for i in range(length)]
+    places = []
+    for episode, length in enumerate(LENGTHS):
+        places += [(episode, i) for i in range(length)]
     rows = [row(*place) for place in places]
     for name, key in (("action", "action"), ("observation.state", ("observation", "state")), ("choice", "choice")):
         assert torch.equal(store.rows[key], torch.from_numpy(np.stack([np.asarray(each[name]) for each in rows])))
@@ -82,14 +82,18 @@ WORDS = ("min", "max", "mean", "std", "count", "q01", "q10", "q50", "q90", "q99"
 
 
 def test_episodes_have_the_columns_that_lerobot_appends_to(written: Path) -> None:
-    """lerobot 0.4.4 appended to such a dataset and read it again; `datasets` wants the same columns in every file."""
+    """Every file has the columns that `datasets` needs.
+
+    lerobot 0.4.4 appended to such a dataset and read it again.
+    """
     table = pq.read_table(written / "meta/episodes/chunk-000/file-000.parquet")
     features = json.loads((written / "meta/info.json").read_text())["features"]
     place = {"chunk_index", "file_index"}
     columns = {"episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index"}
-    columns |= {f"{of}/{name}" for of in ("data", "meta/episodes") for name in place}
+    columns |= {"/".join(pair) for pair in product(("data", "meta/episodes"), place)}
     columns |= {f"videos/observation.images.main/{n}" for n in (*place, "from_timestamp", "to_timestamp")}
-    assert set(table.column_names) == columns | {f"stats/{name}/{word}" for name in features for word in WORDS}
+    statistics = {f"stats/{name}/{word}" for name, word in product(features, WORDS)}
+    assert set(table.column_names) == columns | statistics
     kinds = {
         name: str(table.schema.field(f"stats/{name}").type).replace("item", "element")
         for name in ("action/min", "next.done/max", "choice/min", "choice/mean", "action/count", "timestamp/q50")
@@ -114,9 +118,12 @@ def test_episodes_have_the_columns_that_lerobot_appends_to(written: Path) -> Non
 
 
 def test_statistics_of_a_dataset_are_lerobots_of_its_episodes(written: Path) -> None:
-    """Ends, mean and deviation are those of all rows; quantiles are means over episodes, as in `aggregate_stats`."""
+    """Statistics are computed as `aggregate_stats` does.
+
+    Ends, mean and deviation are those of all rows, quantiles are means over episodes.
+    """
     found = json.loads((written / "meta/stats.json").read_text())
-    choices = np.array([7 * i for length in LENGTHS for i in range(length)])
+    choices = 7 * np.concatenate([np.arange(length) for length in LENGTHS])
     assert [found["choice"][word] for word in ("min", "max", "count")] == [[0], [28], [12]]
     np.testing.assert_allclose([found["choice"]["mean"][0], found["choice"]["std"][0]], [choices.mean(), choices.std()])
     halves = [np.quantile(7 * np.arange(length), 0.5) for length in LENGTHS]
@@ -158,18 +165,18 @@ def test_an_exception_leaves_nothing(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     features = {"action": ("float32", (2,))}
     (tmp_path / "there").mkdir()
-    with pytest.raises(FileExistsError, match="the folder exists"):
+    with pytest.raises(FileExistsError, match=r"folder exists"):
         LeRobotWriter(tmp_path / "there", 10, features, (32, 48))
-    with pytest.raises(ValueError, match="size must be even"):
+    with pytest.raises(ValueError, match=r"size .*even"):
         LeRobotWriter(tmp_path / "a", 10, features, (31, 48))
     writer = LeRobotWriter(tmp_path / "a", 10, features, (32, 48))
-    with pytest.raises(ValueError, match=r"picture must be uint8 of shape \(32, 48, 3\)"):
+    with pytest.raises(ValueError, match=r"picture .*uint8 .*\(32, 48, 3\)"):
         writer.add(drawn.picture(0, 0, (32, 32)), {"action": [0, 1]})
-    with pytest.raises(ValueError, match=r"action must be of shape \(2,\)"):
+    with pytest.raises(ValueError, match=r"action .*\(2,\)"):
         writer.add(drawn.picture(0, 0, (32, 48)), {"action": [0, 1, 2]})
-    with pytest.raises(ValueError, match="an episode needs at least one frame"):
+    with pytest.raises(ValueError, match=r"one frame"):
         writer.end_episode()
-    with pytest.raises(ValueError, match="at least one episode"):
+    with pytest.raises(ValueError, match=r"one episode"):
         writer.close()
 
 
@@ -178,7 +185,7 @@ def test_a_second_recording_leaves_the_first_alone(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     with LeRobotWriter(folder, 10.0, FEATURES, (32, 48)) as writer:
         writer.add(drawn.picture(0, 0, (32, 48)), row(0, 0))
-        with pytest.raises(FileExistsError, match="is being written by"):
+        with pytest.raises(FileExistsError, match=r"written by"):
             LeRobotWriter(folder, 10.0, FEATURES, (32, 48))
         writer.end_episode()
     assert load_demonstrations(folder, device="cpu").lengths == [1]

@@ -1,4 +1,6 @@
-"""The blocks of code in the documentation, and the comments before them that say how a test runs them.
+"""The blocks of code in the documentation, and how a test runs them.
+
+The comments before the blocks say how.
 
 A comment `<!-- test: … -->` stands right before a block, where readers do not see it:
 
@@ -28,16 +30,27 @@ _BLOCK = re.compile(
 
 @dataclass
 class Block:
-    """A block of code."""
+    """A block of code.
+
+    Attributes:
+        page: File that it stands in.
+        line: Line of the page at which its text begins.
+        kind: "python", "bash", "yaml", or "" where the page does not say.
+        text: Text as the reader sees it.
+        skipped: Why nobody runs it. None where somebody does.
+        file: Name of the file that it is the content of.
+        before: Python that runs before it.
+        replaced: Pairs of texts, where the second takes the place of the first when the block is run.
+    """
 
     page: Path
-    line: int  # of the page, where its text begins
-    kind: str  # "python", "bash", "yaml"; "" where the page does not say
-    text: str  # as the reader sees it
-    skipped: str | None = None  # why nobody runs it; None where somebody does
-    file: str | None = None  # name of the file that it is the content of
-    before: str = ""  # Python that runs before it
-    replaced: list[tuple[str, str]] = field(default_factory=list)  # what is written otherwise when it is run
+    line: int
+    kind: str
+    text: str
+    skipped: str | None = None
+    file: str | None = None
+    before: str = ""
+    replaced: list[tuple[str, str]] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -45,17 +58,22 @@ class Block:
         return f"{self.page.relative_to(ROOT) if self.page.is_relative_to(ROOT) else self.page.name}:{self.line}"
 
     def run_as(self) -> str:
-        """The text as a test runs it; ValueError where what was to be replaced is not there."""
+        """Return the text as a test runs it.
+
+        ValueError where text to be replaced is missing.
+        """
         text = self.text
         for old, new in self.replaced:
             if old not in text:
-                raise ValueError(f"{self.name}: want {old!r} in the block; got none")
+                raise ValueError(f"{self.name}: {old!r} is not in the block; name what it holds")
             text = text.replace(old, new)
         return text
 
 
 def blocks(page: Path, text: str | None = None) -> list[Block]:
-    """The blocks of a page in their order; its text is read from the file by default.
+    """The blocks of a page in their order.
+
+    The page's text is read from its file by default.
 
     ValueError where a comment says something else than what stands above, or stands before no block.
     """
@@ -67,9 +85,10 @@ def blocks(page: Path, text: str | None = None) -> list[Block]:
             attached += 1
             _apply(block, comment[1])
         found.append(block)
-    if attached != (written := len(re.findall(r"^<!-- test:", text, re.MULTILINE))):
+    written = len(re.findall(r"^<!-- test:", text, re.MULTILINE))
+    if attached != written:
         raise ValueError(
-            f"{page.name}: want every test comment right before a block; got {written - attached} elsewhere"
+            f"{page.name}: {written - attached} test comments do not stand right before a block; move them there"
         )
     return found
 
@@ -86,10 +105,13 @@ def _apply(block: Block, comment: str) -> None:
     elif word == "after" and rest:
         block.before += rest + "\n"
     else:
-        raise ValueError(f"{block.name}: want a test comment of one of the known kinds; got {comment[:60]!r}")
+        raise ValueError(
+            f"{block.name}: {comment[:60]!r} is no known kind of test comment; see the first lines of this module"
+        )
 
 
 def commands(block: Block) -> list[list[str]]:
     """The command lines of a block, without comments, continued lines as one."""
     lines = block.text.replace("\\\n", " ").splitlines()
-    return [words for line in lines if (words := shlex.split(line, comments=True))]
+    commands = [shlex.split(line, comments=True) for line in lines]
+    return [words for words in commands if words]

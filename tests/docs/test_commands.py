@@ -1,4 +1,7 @@
-"""Every `lightning …` and `torchrl-gpu …` in the documentation is taken by the program as it stands."""
+"""Every command line in the documentation is accepted by its program.
+
+Those of `lightning …` and `torchrl-gpu …`, as they stand.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import argparse
 import re
 import tomllib
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +21,15 @@ from torchrl_gpu.cli.lightning_cli import PackageCLI
 from torchrl_gpu.cli.parser import OneLineParser
 
 PROGRAMS = ("lightning", "torchrl-gpu")
-MADE = (".ckpt", ".json", ".pt")  # of files that a command names, which are there before it is run
+# Suffixes of files that a command names, which exist before it is run.
+MADE = (".ckpt", ".json", ".pt")
 
 
 class Parsed(BaseException):
-    """A command line has been taken; what it would do next is not done."""
+    """Signal that a command line has been accepted.
+
+    What the command would do next is not done.
+    """
 
 
 def found() -> dict[tuple[str, ...], str]:
@@ -60,7 +68,10 @@ def only_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def joined() -> dict[str, list[tuple[str, ...]]]:
-    """Command lines that run or evaluate a config by its name, each of the others by itself."""
+    """Join the command lines that use a config by its name.
+
+    Each of the others stands by itself.
+    """
     groups: dict[str, list[tuple[str, ...]]] = {}
     for words in COMMANDS:
         runs = words[0] == "lightning" or words[1] == "evaluate"
@@ -100,7 +111,9 @@ def test_command_lines_are_taken(name: str, tmp_path: Path, monkeypatch: pytest.
     for words in GROUPS[name]:
         prepare(words, ROOT / COMMANDS[words].partition(":")[0], tmp_path)
     first, *others = GROUPS[name]
-    if not is_taken(first + tuple(word for words in others for word in words[4:])):  # all at once, for time
+    # All at once, for time.
+    more = tuple(chain.from_iterable(words[4:] for words in others))
+    if not is_taken(first + more):
         assert [COMMANDS[words] for words in GROUPS[name] if not is_taken(words)] == []
 
 
@@ -115,16 +128,17 @@ def others(program: str) -> Iterator[tuple[str, list[str]]]:
 
 def test_goals_of_make_are_there() -> None:
     goals = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    asked = {word for _, words in others("make") for word in words[1:] if "=" not in word}
+    asked = set()
+    for _, words in others("make"):
+        asked |= {word for word in words[1:] if "=" not in word}
     assert asked
     assert asked <= goals
 
 
 def test_extras_are_there() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    asked = {
-        name for _, words in others("pip") for found in re.findall(r"\[(.*?)\]", words[-1]) for name in found.split(",")
-    }
+    named = re.findall(r"\[(.*?)\]", "\n".join(words[-1] for _, words in others("pip")))
+    asked = set(",".join(named).split(","))
     assert asked
     assert asked <= set(extras)
 
@@ -147,7 +161,10 @@ TEXT = {".py", ".md", ".toml", ".yaml", ".yml", ".ipynb", ".js", ".html", ".txt"
 
 
 def bare_installs(text: str) -> list[str]:
-    """Installs of the package by its name alone, which pip looks for on a public registry."""
+    """Installs of the package by its name alone.
+
+    pip would look for that on a public registry.
+    """
     return [each.group() for each in BARE.finditer(text) if not SAFE.match(each["rest"])]
 
 
@@ -165,7 +182,7 @@ def test_bare_installs_are_found() -> None:
 def test_nothing_installs_the_package_by_its_name_alone() -> None:
     """On the public registry anybody may register it."""
     folders = ("torchrl_gpu", "docs", "examples", "cloud", "benchmarks")
-    paths = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    paths = list(chain.from_iterable((ROOT / folder).rglob("*") for folder in folders))
     paths += [ROOT / name for name in ("README.md", "CHANGELOG.md", "Makefile", "Dockerfile", "constraints.txt")]
     faults = []
     for path in paths:

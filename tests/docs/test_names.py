@@ -6,6 +6,7 @@ import functools
 import inspect
 import re
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from torchrl_gpu.cli.parser import OPTIONS
 # Decisions tell of what was there when they were made.
 NOW = [page for page in PAGES if page.parent.name != "decisions"]
 SOURCES = ("torchrl_gpu", "tests", "examples", "benchmarks", "docs")
-OF_OTHERS = {"shm-size", "nnodes", "rdzv-endpoint"}  # docker's and torchrun's
-FILES = {f"/{path.relative_to(ROOT)}" for folder in SOURCES for path in (ROOT / folder).rglob("*.*")}
+# These are options of docker and torchrun.
+OF_OTHERS = {"shm-size", "nnodes", "rdzv-endpoint"}
+PATHS = chain.from_iterable((ROOT / folder).rglob("*.*") for folder in SOURCES)
+FILES = {f"/{path.relative_to(ROOT)}" for path in PATHS}
 TEXT = "\n".join((ROOT / path[1:]).read_text(encoding="utf-8") for path in FILES if path.endswith(".py"))
 GOALS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
@@ -31,7 +34,10 @@ def words(page: Path) -> Iterator[str]:
 
 
 def missing(word: str, page: Path) -> str:
-    """Thing that a word names and that is not there; empty where all is."""
+    """Return the thing that a word names and that does not exist.
+
+    Empty where all exist.
+    """
     made = {block.file for block in blocks(page)}
     for name, test in re.findall(r"([\w./-]+\.(?:py|cpp|h))\b(?:::(\w+))?", word):
         found = [path for path in FILES if path.endswith(f"/{name}")]
@@ -47,7 +53,10 @@ def missing(word: str, page: Path) -> str:
 
 @functools.cache
 def is_option(name: str) -> bool:
-    """True of an option of some program: of a config by its last part, which some constructor must take."""
+    """Tell whether a word is an option of some program.
+
+    An option of a config is known by its last part, which some constructor must take.
+    """
     head, last = name.partition(".")[0], name.rpartition(".")[2]
     if head == "trainer":
         return last in {*inspect.signature(Trainer).parameters, "trainer"} or f"{last}:" in TEXT
@@ -58,7 +67,8 @@ def is_option(name: str) -> bool:
 
 @pytest.mark.parametrize("page", NOW, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_names_is_there(page: Path) -> None:
-    assert [name for word in words(page) if (name := missing(word, page))] == []
+    names = [missing(word, page) for word in words(page)]
+    assert [name for name in names if name] == []
 
 
 @pytest.mark.parametrize(

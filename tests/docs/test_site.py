@@ -1,4 +1,7 @@
-"""The documentation site: it is built without a warning, and has every page and every public name."""
+"""The documentation site.
+
+It is built without a warning, and has every page and every public name.
+"""
 
 from __future__ import annotations
 

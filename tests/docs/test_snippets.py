@@ -1,4 +1,7 @@
-"""Every block of code in the README and the documentation is run, or says before it why not."""
+"""Every block of code in the README and the documentation is run.
+
+Or it says before it why not.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,21 @@ import pytest
 from tests.docs.snippets import PAGES, ROOT, Block, blocks
 from torchrl_gpu.streaming import StreamServer
 
-WITH_PYTHON = [page for page in PAGES if any(block.kind == "python" for block in blocks(page))]
+
+def has_python(page: Path) -> bool:
+    return any(block.kind == "python" for block in blocks(page))
+
+
+WITH_PYTHON = list(filter(has_python, PAGES))
 KINDS = {"python", "bash", "yaml", "text", "toml"}
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder to run in; modules that are imported from it are forgotten afterwards."""
+    """An empty folder to run in.
+
+    Modules that are imported from it are forgotten afterwards.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     before = set(sys.modules)
@@ -30,13 +41,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def run(block: Block, names: dict[str, object]) -> None:
-    """Runs a block; errors and asserts point to the line of the page."""
+    """Run a block.
+
+    Errors and asserts point to the line of the page.
+    """
     for text, offset in ((block.before, 0), (block.run_as(), block.line - 1)):
         tree = ast.parse(text, str(block.page))
         exec(compile(ast.increment_lineno(tree, offset), str(block.page), "exec"), names)
 
 
-@pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")  # as it is meant
+# The page means it so.
+@pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`")
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_python_of_a_page_runs(page: Path, folder: Path) -> None:
     names: dict[str, object] = {"__name__": "page"}
@@ -56,7 +71,8 @@ def test_the_python_of_a_page_runs(page: Path, folder: Path) -> None:
 def test_every_block_says_what_it_is(page: Path) -> None:
     for block in blocks(page):
         assert block.kind in KINDS, f"{block.name}: {block.kind or 'no kind'}"
-        if block.skipped is not None:  # where a reason names a test, there is one
+        # A test that a reason names exists.
+        if block.skipped is not None:
             for path in re.findall(r"tests/[\w/.]+\.py", block.skipped):
                 assert (ROOT / path).is_file(), f"{block.name}: {path}"
 
@@ -82,13 +98,13 @@ def test_comments_say_how_a_block_is_run() -> None:
     ],
 )
 def test_other_comments_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="want "):
+    with pytest.raises(ValueError, match="test comment"):
         blocks(Path("page.md"), text)
 
 
 def test_what_is_to_be_replaced_is_there() -> None:
     (block,) = blocks(Path("page.md"), "<!-- test: with 7 -> 8 -->\n```python\nx = 1\n```\n")
-    with pytest.raises(ValueError, match="want '7' in the block"):
+    with pytest.raises(ValueError, match=r"page\.md:3: '7'"):
         block.run_as()
 
 
@@ -96,4 +112,5 @@ def test_a_block_that_fails_points_to_its_line() -> None:
     (block,) = blocks(Path("page.md"), "text\n\n```python\nx = 1\nx / 0\n```\n")
     with pytest.raises(ZeroDivisionError) as caught:
         run(block, {})
-    assert caught.traceback[-1].lineno == 4  # counted from zero: the page's fifth line
+    # Counted from zero: the page's fifth line.
+    assert caught.traceback[-1].lineno == 4

@@ -1,4 +1,7 @@
-"""Examples as they are run: in this process, which has loaded already what takes them seconds, or beside it."""
+"""Examples as they are run.
+
+In this process, which has loaded what takes them seconds, or in one of their own.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,10 @@ def watched(
 
 
 def _picture(url: str) -> np.ndarray:
-    """A snapshot; the first frame of a stream may take longer than one waits for."""
+    """Fetch a snapshot.
+
+    The first frame of a stream may take longer than one request waits.
+    """
     deadline = time.monotonic() + 30
     while True:
         try:

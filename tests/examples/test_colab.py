@@ -26,13 +26,17 @@ def small(notebook: Any) -> list[str]:
     settings = f"REPOSITORY = ''\nUPDATES = 20\nEPISODES = 2\nOPTIONS = {options!r}\n"
     # The report of the doctor takes longer than all the rest, and has tests of its own.
     settings += "from torchrl_gpu.cli import doctor\ndoctor.examine = lambda **options: []"
-    first, *others = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    first, *others = cells
     assert first.startswith("# Settings")
     return [settings, *others]
 
 
 def run_cells(ipython: Path) -> None:
-    """Runs them as a kernel does, in a loop of asyncio, and says which pictures they end with."""
+    """Run cells as a kernel does, in a loop of asyncio.
+
+    Returns the pictures that they end with.
+    """
     os.environ["IPYTHONDIR"] = str(ipython)
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -42,7 +46,8 @@ def run_cells(ipython: Path) -> None:
         for source in small(nbformat.read(NOTEBOOK, as_version=4)):
             result = await shell.run_cell_async(source, transformed_cell=shell.transform_cell(source))
             result.raise_error()
-            if (picture := getattr(result.result, "format", None)) is not None:
+            picture = getattr(result.result, "format", None)
+            if picture is not None:
                 print(f"{picture} of {len(result.result.data)} bytes", flush=True)
 
     asyncio.run(run())

@@ -14,7 +14,10 @@ from tests.examples.running import printed
 
 
 def write_meshes(folder: Path) -> None:
-    """Four objects, in millimetres, none of them at the origin, and a file that holds no solid."""
+    """Write four objects and a file that holds no solid.
+
+    They are in millimetres, none of them at the origin.
+    """
     trimesh = pytest.importorskip("trimesh")
     made = {
         "block.stl": trimesh.creation.box((90, 60, 40)),

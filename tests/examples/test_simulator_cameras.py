@@ -1,4 +1,7 @@
-"""Scenes of real simulators: a policy out of a file drives each, and its camera is seen."""
+"""Scenes of real simulators.
+
+A policy from a file drives each, and its camera is seen.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ SCENES = {"mujoco": ((4, 2), (360, 480), 60, 60), "genesis": ((6, 3), (360, 480)
 @pytest.mark.parametrize("name", SCENES)
 def test_a_policy_drives_a_scene_that_is_watched(name: str, tmp_path: Path) -> None:
     pytest.importorskip(name)
-    if name == "mujoco" and (problem := doctor.opengl_problem()):
+    problem = doctor.opengl_problem() if name == "mujoco" else ""
+    if problem:
         pytest.skip(problem)
     (numbers, actions), size, steps, timeout_s = SCENES[name]
     net = torch.nn.Sequential(torch.nn.Linear(numbers, 8), torch.nn.ReLU(), torch.nn.Linear(8, actions))
@@ -48,5 +52,7 @@ def test_the_cart_of_gymnasium_goes_on_from_episode_to_episode() -> None:
         scene.step(action)
         seen.append(scene.observe())
     assert all(each.shape == (4,) and each.dtype == torch.float32 for each in seen)
-    assert max(each[1] for each in seen) > 1  # always to the right
-    assert seen[-1][1] < 3  # an episode has ended
+    # It always goes to the right.
+    assert max(each[1] for each in seen) > 1
+    # An episode has ended.
+    assert seen[-1][1] < 3

@@ -1,4 +1,7 @@
-"""The example shows its streams to whoever comes, and ends by itself when it is told how long to run."""
+"""The example shows its streams to every visitor.
+
+It ends by itself when it was given a time to run.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ for module in ("aiohttp", "cv2", "av"):
 def test_its_streams_are_seen() -> None:
     _, shown = watched("stream_your_simulator.py", "--steps", "200", streams=("front", "views", "opencv"))
     assert shown["front"].shape == shown["opencv"].shape == (360, 480, 3)
-    assert shown["views"].shape == (360, 960, 3)  # two side by side
+    # Two views stand side by side.
+    assert shown["views"].shape == (360, 960, 3)
     assert all(each.std() > 5 for each in shown.values())
     # The second view is the one that the third stream shows with its channels the other way round.
     difference = np.abs(shown["views"][:, 480:].astype(int) - shown["opencv"]).mean()

@@ -1,4 +1,7 @@
-"""The examples that train: each learns, says on which device, and goes on with what it wrote."""
+"""The examples that train.
+
+Each learns, says on which device, and goes on with what it wrote.
+"""
 
 from __future__ import annotations
 
@@ -82,12 +85,12 @@ def test_the_picture_of_a_bin_tells_bin_and_box() -> None:
     env.reset()
     heights = torch.zeros(2, 10, 10)
     heights[0, 2, 3] = 4
-    env._state.heightmap = heights
-    sides = env._sizes_of(env.state.item_id)[:, 0, 0]
+    env.state.heightmap = heights
+    sides = env.sizes_of(env.state.item_id)[:, 0, 0]
     red, green, blue = env.pictures([0, 1], 10, 10).long().unbind(-1)
     assert torch.equal(red, (heights / 10 * 255).long())
     for row in range(2):
-        x, y, z = (round(side) for side in sides[row, :3].tolist())
+        x, y, z = sides[row, :3].round().int().tolist()
         assert (green[row, :x, :y] == 255).all()
         assert green[row].count_nonzero() == x * y
         assert blue[row, 0, 0] == int(z / 10 * 255)
@@ -96,7 +99,8 @@ def test_the_picture_of_a_bin_tells_bin_and_box() -> None:
 def test_it_packs_from_pixels_and_says_how_full_the_bins_are(
     capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # where its report goes
+    # The example writes its report here.
+    monkeypatch.chdir(tmp_path)
     few = {"num_val_episodes": 2, "num_episodes": 2}
     monkeypatch.setattr(packing_from_pixels, "Episodes", lambda **options: Episodes(**options | few))
     monkeypatch.setattr(packing_from_pixels, "OffPolicy", partial(OffPolicy, warmup_frames=256))

@@ -29,7 +29,10 @@ def class_path(name: str, **arguments: Any) -> dict[str, Any]:
 
 
 def content_of(agent: Agent, init_args: dict[str, Any], env: dict[str, Any] | None = None) -> dict[str, Any]:
-    """A checkpoint of `Trainer.save_checkpoint` and `EpisodeCheckpoint` with this agent, as far as it decides."""
+    """Build a checkpoint as Lightning saves it with this agent.
+
+    As far as loading it depends on it.
+    """
     arguments = {"env": class_of_env(agent.space, env or {}), **init_args}
     config = {"model": {"class_path": "torchrl_gpu.training.OffPolicy", "init_args": arguments}}
     return {
@@ -52,7 +55,10 @@ def stir(weights: Iterable[Tensor], size: float = 0.1) -> None:
 
 
 def navigator(name: str, **arguments: Any) -> tuple[Agent, dict[str, Any]]:
-    """A navigation agent with other weights than those of a fresh one, and how a configuration names it."""
+    """Return a navigation agent, and how a configuration names it.
+
+    Its weights differ from those of a fresh one.
+    """
     networks = networks_for(name)
     named = {key: class_path(getattr(net, "func", net).__name__) for key, net in networks.items()}
     for key, net in networks.items():
@@ -61,7 +67,10 @@ def navigator(name: str, **arguments: Any) -> tuple[Agent, dict[str, Any]]:
 
 
 def packer(name: str, env: BatchedEnv | None = None) -> tuple[Agent, dict[str, Any]]:
-    """An agent that packs the bins of an environment, of 5×5×5 cells by default, one box at a time."""
+    """Return an agent that packs the bins of an environment.
+
+    Of 5×5×5 cells by default, one box at a time.
+    """
     network, small = PACKING[name], {"channels": 4, "blocks": 1}
     torch.manual_seed(1)
     made = getattr(policies, name)(
@@ -114,7 +123,7 @@ EVERY: dict[str, Callable[[], tuple[Agent, dict[str, Any]]]] = {
 
 
 def cloned(kind: str) -> tuple[dict[str, Any], TensorDictModuleBase, AgentSpace]:
-    """Checkpoint of a run of behaviour cloning, the policy that it learned, and its space.
+    """Return the checkpoint of a run of behaviour cloning, its policy and its space.
 
     "choice" packs, "washes" acts in an environment, "alone" by two vectors without one, and "plain" is a file that
     `examples/train_bc.py` writes of the same.
@@ -164,7 +173,10 @@ def saved(folder: Path, kind: str) -> tuple[Path, Agent]:
 
 
 def observations(agent: Agent | Cloned, rows: int, seed: int = 3) -> dict[str, Tensor]:
-    """Made-up observations of an agent or clone, (rows, …): masks with a legal action, bytes of pictures, numbers."""
+    """Return made-up observations of an agent or clone, (rows, …).
+
+    Masks with a legal action, bytes of pictures, numbers.
+    """
     if agent.space.source == "NavigationSpec":
         seen = states(rows, version="v3", num_actions=agent.space.num_actions, seed=seed)
         return {name: seen[name] for name in agent.space.observations}

@@ -1,4 +1,6 @@
-"""Two hundred files that are no policy: made from a seed, then loaded in another process.
+"""Two hundred files that are no policy.
+
+They are made from a seed, then loaded in another process.
 
 `main` prints a line of JSON for each: how loading ended ("refused", "loaded", an exception, a signal), the message, and
 the peak of memory. Code that runs when a file is unpickled or imported leaves a file `ran` in the folder.
@@ -26,7 +28,8 @@ from tests.policies import checkpoints
 from torchrl_gpu.policies import load_policy
 from torchrl_gpu.system.archives import ENTRY
 
-_STRANGER = "strange_module"  # imported, it leaves a trace
+# A module that leaves a trace when it is imported.
+_STRANGER = "strange_module"
 
 Content = dict[str, Any]
 Maker = Callable[[random.Random, Path, "Sources"], None]
@@ -84,7 +87,10 @@ def truncated(rng: random.Random, path: Path, sources: Sources) -> None:
 
 
 def flipped(rng: random.Random, path: Path, sources: Sources) -> None:
-    """A bit of what an entry of the archive holds, of its name, or of the directory's ends."""
+    """Flip a bit of an archive.
+
+    It is one of an entry's content, of its name, or of the directory's ends.
+    """
     changed = bytearray(sources.bytes)
     with zipfile.ZipFile(io.BytesIO(sources.bytes)) as archive:
         entry = rng.choice([each for each in archive.infolist() if each.file_size])
@@ -112,7 +118,11 @@ def pickled(rng: random.Random, path: Path, sources: Sources) -> None:
         content["state_dict"][_a_weight(rng, content)] = bad
     elif place == 2:
         content[ENTRY]["config"] = bad
-    whole: Any = bad if place == 3 else content if place < 3 else sources.plain | {"model_state_dict": bad}
+    whole: Any = bad
+    if place < 3:
+        whole = content
+    elif place > 3:
+        whole = sources.plain | {"model_state_dict": bad}
     if rng.random() < 0.3:
         path.write_bytes(pickle.dumps(whole))
     else:
@@ -199,7 +209,8 @@ def huge_tensors(rng: random.Random, path: Path, sources: Sources) -> None:
     ]
     content["state_dict"][name] = weights[number]()
     saved = _saved(content)
-    if number == 3:  # a shape that nothing backs
+    # The shape has no numbers behind it.
+    if number == 3:
         saved = saved.replace(b"K\x04K\x04\x86", b"K\xffK\xff\x86")
     path.write_bytes(saved)
 
@@ -298,7 +309,10 @@ def entangled(rng: random.Random, path: Path, sources: Sources) -> None:
 
 
 def clones(rng: random.Random, path: Path, sources: Sources) -> None:
-    """Hostile clones: records, weights and statistics that are none, and code where they should be."""
+    """Hostile clones.
+
+    Records, weights and statistics that are none, and code where they should be.
+    """
     kind = rng.choice(["washes", "alone", "plain"])
     content, _, _ = checkpoints.cloned(kind)
     weights = "model_state_dict" if kind == "plain" else "state_dict"
@@ -325,7 +339,8 @@ def clones(rng: random.Random, path: Path, sources: Sources) -> None:
     ]
     where, key, values = rng.choice(changes)
     where[key] = rng.choice(values)
-    if key == "obs_dim":  # and what belongs to it
+    # Other entries depend on it.
+    if key == "obs_dim":
         record["widths"] = [size - 2, 2] if kind != "washes" else [size]
     elif where[key] is None and where is state:
         del state[name]
@@ -368,7 +383,10 @@ def made(folder: Path, seed: int = 0) -> Iterator[Path]:
 
 
 def ended(path: Path) -> dict[str, Any]:
-    """Outcome of loading a file, its message, and the peak memory of the process, in MiB."""
+    """Return the outcome of loading a file.
+
+    Also its message, and the peak memory of the process, in MiB.
+    """
     end, said = "loaded", ""
     try:
         load_policy(path, "cpu")
@@ -381,12 +399,17 @@ def ended(path: Path) -> dict[str, Any]:
 
 
 def main(folder: Path) -> None:
-    """Makes and tries them; the first line is of a good file."""
-    sys.path.append(str(folder))  # for the stranger's module
+    """Make the files and try them.
+
+    The first line printed is of a good file.
+    """
+    # The stranger's module is there.
+    sys.path.append(str(folder))
     good, packs = folder / "good.ckpt", folder / "packs.ckpt"
     good.write_bytes(Sources(folder).bytes)
     packs.write_bytes(_saved(checkpoints.content_of(*checkpoints.packer("DQN"))))
-    for path in (good, packs):  # here first: what torch imports at first use, children need not
+    # Load good files first, so that children need not import what torch imports at first use.
+    for path in (good, packs):
         load_policy(path, "cpu")
     for each in (*forks.results(ended, [good]), *forks.results(ended, list(made(folder)))):
         print(json.dumps(each), flush=True)

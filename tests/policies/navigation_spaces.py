@@ -1,4 +1,7 @@
-"""As much of a navigation environment as agents look at, and made-up states and transitions of it."""
+"""As much of a navigation environment as agents look at.
+
+And made-up states and transitions of it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from torchrl_gpu import policies
 from torchrl_gpu.policies import Agent, AgentSpace
 from torchrl_gpu.policies.exploration import random_legal
 
-SIZES = {"v2": (39, 10), "v3": (32, 5)}  # of the observation, and of the mask of objects
+# Sizes of the observation, and of the mask of objects.
+SIZES = {"v2": (39, 10), "v3": (32, 5)}
 DISCRETE, CONTINUOUS = ("DQN", "Rainbow", "IQN"), ("DDPG", "SAC", "ACIQN")
 AGENTS = (*DISCRETE, *CONTINUOUS)
 
@@ -35,12 +39,11 @@ class NavigationSpec:
     ) -> None:
         size, objects = SIZES[version]
         batch = (num_envs,) if flat else (num_envs, num_robots)
-        seen = {
-            "observation": Unbounded((*batch, size)),
-            "object_mask": Binary(objects, (*batch, objects), dtype=torch.bool),
-            "active": Binary(1, (*batch, 1), dtype=torch.bool),
-            "clearance": Unbounded((*batch, 1)),
-        }
+        seen: dict[str, Any] = {}
+        seen["observation"] = Unbounded((*batch, size))
+        seen["object_mask"] = Binary(objects, (*batch, objects), dtype=torch.bool)
+        seen["active"] = Binary(1, (*batch, 1), dtype=torch.bool)
+        seen["clearance"] = Unbounded((*batch, 1))
         action: Any = Bounded(*bounds, (*batch, 2))
         if num_actions is not None:
             seen["action_mask"] = Binary(num_actions, (*batch, num_actions), dtype=torch.bool)
@@ -74,7 +77,10 @@ def networks_for(agent: str) -> dict[str, Callable]:
 
 
 def make(agent: str, *, seed: int = 0, spec: Any = None, **changes: Any) -> Agent:
-    """An agent with the published networks, and targets that differ from what they follow."""
+    """Build an agent with the published networks.
+
+    Its targets differ from what they follow.
+    """
     torch.manual_seed(seed)
     space = spec if isinstance(spec, AgentSpace) else AgentSpace.of(spec or spec_for(agent))
     made = getattr(policies, agent)(space, **{**networks_for(agent), **changes})
@@ -85,16 +91,18 @@ def make(agent: str, *, seed: int = 0, spec: Any = None, **changes: Any) -> Agen
 
 
 def states(*batch: int, version: str = "v3", num_actions: int | None = 25, seed: int = 1) -> TensorDict:
-    """Made-up states: objects come and go, about half of the actions are legal, clearances from 0 to 20 m."""
+    """Return made-up states.
+
+    Objects come and go, about half of the actions are legal, clearances are from 0 to 20 m.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         size, objects = SIZES[version]
-        seen = {
-            "observation": 10 * torch.randn(*batch, size),
-            "object_mask": torch.rand(*batch, objects) < 0.5,
-            "active": torch.rand(*batch, 1) < 0.8,
-            "clearance": 20 * torch.rand(*batch, 1),
-        }
+        seen = {}
+        seen["observation"] = 10 * torch.randn(*batch, size)
+        seen["object_mask"] = torch.rand(*batch, objects) < 0.5
+        seen["active"] = torch.rand(*batch, 1) < 0.8
+        seen["clearance"] = 20 * torch.rand(*batch, 1)
         if num_actions is not None:
             mask = torch.rand(*batch, num_actions) < 0.5
             mask[..., 0] = True
@@ -108,7 +116,8 @@ def seen_by(agent: str, *batch: int, **changes: Any) -> TensorDict:
 
 def transitions(agent: str, *batch: int, version: str = "v3", seed: int = 2, **changes: Any) -> TensorDict:
     """Made-up transitions: some terminate, some are cut off, over one to three steps."""
-    before, after = (seen_by(agent, *batch, version=version, seed=seed + k) for k in (0, 1))
+    before = seen_by(agent, *batch, version=version, seed=seed)
+    after = seen_by(agent, *batch, version=version, seed=seed + 1)
     with torch.random.fork_rng():
         torch.manual_seed(seed + 2)
         kind = torch.randint(4, (*batch, 1))
@@ -116,7 +125,9 @@ def transitions(agent: str, *batch: int, version: str = "v3", seed: int = 2, **c
         before["action"] = random_legal(before["action_mask"]) if discrete else torch.rand(*batch, 2) * 2 - 1
         before["steps_to_next_obs"] = torch.randint(1, 4, (*batch, 1))
         after["reward"] = 3 * torch.randn(*batch, 1)
-    after["terminated"], after["truncated"], after["done"] = kind == 0, kind == 1, kind <= 1
+    after["terminated"] = kind == 0
+    after["truncated"] = kind == 1
+    after["done"] = kind <= 1
     before["next"] = after
     for key, value in changes.items():
         before[key] = value
@@ -124,10 +135,16 @@ def transitions(agent: str, *batch: int, version: str = "v3", seed: int = 2, **c
 
 
 def grouped(seen: TensorDict) -> TensorDict:
-    """States (N, R) as an environment shows them: robots in their group, more at the root."""
+    """Return states (N, R) as an environment shows them.
+
+    Robots are in their group, more is at the root.
+    """
     n = seen.shape[0]
     return TensorDict({"robots": seen, "episode_step": torch.zeros(n, 1, dtype=torch.int64)}, [n])
 
 
 def gradients(agent: Agent) -> dict[str, list[Tensor | None]]:
-    return {name: [weight.grad for weight in group] for name, group in agent.parameter_groups.items()}
+    slopes = {}
+    for name, group in agent.parameter_groups.items():
+        slopes[name] = [weight.grad for weight in group]
+    return slopes

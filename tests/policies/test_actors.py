@@ -1,4 +1,7 @@
-"""Actors: squashing into bounds, and what they say of their actions, against torch's and TorchRL's distributions."""
+"""Actors: squashing into bounds, and their log-probabilities.
+
+Compared with torch's and TorchRL's distributions.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +108,8 @@ def test_the_density_of_actions_integrates_to_one(kind: Any) -> None:
     state = TensorDict({"mean": torch.full((200_000, 1), 0.3), "log_std": torch.full((200_000, 1), 0.3)}, [200_000])
     with NoHostReads():
         action, log_prob = GaussianActor(Numbers(), Squash(low, high, kind)).sample(state)
-    inside = (action > -0.8).squeeze(-1) & (action < 2.8).squeeze(-1)  # importance weights are huge near the bounds
+    # Importance weights are huge near the bounds.
+    inside = (action > -0.8).squeeze(-1) & (action < 2.8).squeeze(-1)
     volume = torch.where(inside, (-log_prob).exp(), 0.0).mean().item()
     assert volume == pytest.approx(3.6, rel=0.02)
 
@@ -114,7 +118,8 @@ def test_tanh_is_that_of_torchrl() -> None:
     state = numbers()
     action, log_prob = actor("tanh").sample(state)
     theirs = TanhNormal(state["mean"], state["log_std"].exp(), low=LOW, high=HIGH)
-    near = ((action - LOW) / (HIGH - LOW) - 0.5).abs().amax(-1) < 0.49  # it inverts rounded actions
+    # The policy inverts rounded actions.
+    near = ((action - LOW) / (HIGH - LOW) - 0.5).abs().amax(-1) < 0.49
     assert near.sum() > 150
     assert (log_prob - theirs.log_prob(action))[near].abs().max() < 1e-3
     with set_exploration_type(ExplorationType.DETERMINISTIC):
@@ -154,7 +159,8 @@ def test_at_the_bounds_nothing_is_lost() -> None:
     log_prob, _ = squashed.evaluate(out)
     assert log_prob.isfinite().all()
     moved = out.clone().set("mean", out["mean"] + torch.tensor([math.e, 0.0]))
-    assert (squashed.evaluate(moved)[0] != log_prob).all()  # the action alone could not tell
+    # The action alone could not tell.
+    assert (squashed.evaluate(moved)[0] != log_prob).all()
 
 
 # -- choices --

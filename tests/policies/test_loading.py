@@ -107,9 +107,9 @@ def test_one_vector_may_come_as_a_tensor(tmp_path: Path) -> None:
     action = policy(seen["observation"])
     assert torch.equal(action, policy(TensorDict(seen, [4]))["action"])
     assert torch.equal(policy(seen["observation"][0]), action[0])
-    with pytest.raises(ValueError, match="observation must be of dtype float32"):
+    with pytest.raises(ValueError, match=r"observation .*dtype float32"):
         policy(seen["observation"].double())
-    with pytest.raises(ValueError, match="must have shape"):
+    with pytest.raises(ValueError, match=r"observation .*shape"):
         policy(seen["observation"][:, :5])
 
 
@@ -118,7 +118,7 @@ def test_several_entries_do_not_come_as_a_tensor(tmp_path: Path) -> None:
     policy = load_policy(path, "cpu")
     with pytest.raises(ValueError, match=r"box_heightmap, .*TensorDict"):
         policy(torch.zeros(2, 5))
-    with pytest.raises(ValueError, match="box_heightmap must be a tensor; got none"):
+    with pytest.raises(ValueError, match=r"box_heightmap .*got none"):
         policy(TensorDict({}, [2]))
 
 
@@ -220,7 +220,7 @@ def test_classes_of_ones_own_are_let_in_by_name(tmp_path: Path) -> None:
     path, agent = own(tmp_path)
     with pytest.raises(ValueError, match=r"agent .*ACIQN, .*--classes.*OwnAgent"):
         load_policy(path, "cpu")
-    with pytest.raises(ValueError, match=r"net .*agents and networks .*OwnScores"):
+    with pytest.raises(ValueError, match=r"net .*agents.*OwnScores"):
         load_policy(path, "cpu", classes=[OwnAgent])
     loaded = load_policy(path, "cpu", classes=[OwnAgent, OwnScores])
     seen = torch.randn(7, 6)
@@ -229,7 +229,7 @@ def test_classes_of_ones_own_are_let_in_by_name(tmp_path: Path) -> None:
 
 
 def test_registered_classes_are_let_in_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(REGISTRY, "_classes", [*REGISTRY._classes])
+    monkeypatch.setattr(REGISTRY, "registered", [*REGISTRY.registered])
     assert register(OwnAgent) is OwnAgent
     register(OwnScores)
     assert load_policy(own(tmp_path)[0], "cpu").name == "OwnAgent"
@@ -255,7 +255,7 @@ def test_every_command_that_loads_a_policy_takes_classes(tmp_path: Path) -> None
     words = [str(path), "--classes", f"{__name__}.OwnAgent,{__name__}.OwnScores"]
     assert cli.main(["export", *words, "--format", "pt2", "--output", str(tmp_path / "own.pt2")], "torchrl-gpu") is None
     assert (tmp_path / "own.pt2").exists()
-    for parser in (serve_policy._parser(), ros._parser(), protocols._protocol_parser()):
+    for parser in (serve_policy.make_parser(), ros.make_parser(), protocols.make_protocol_parser()):
         assert "--classes" in parser.format_help()
 
 
@@ -308,7 +308,8 @@ def test_weights_that_an_encoder_began_with_are_not_read_again(tmp_path: Path) -
 def test_two_hundred_hostile_files_are_refused(tmp_path: Path) -> None:
     log = tmp_path / "log"
     assert not forks.run(hostile_files.main, tmp_path, log=log), log.read_text()[-2000:]
-    first, *ends = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    outcomes = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    first, *ends = outcomes
     assert len(ends) == sum(number for _, number in hostile_files.MAKERS)
     assert [each for each in ends if each["end"] != "refused"] == []
     form = re.compile(r"policy \S+: \S+ .*")
@@ -318,7 +319,10 @@ def test_two_hundred_hostile_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_a_policy_reads_is_in_its_keys(tmp_path: Path) -> None:
-    """Actions of robots that take no part were 0 here, and up to 0.066 in a graph, which knew nothing of `active`."""
+    """A graph knew nothing of `active`.
+
+    Actions of robots that take no part were 0 here, and up to 0.066 there.
+    """
     path, agent = checkpoints.saved(tmp_path, "SAC navigates")
     policy, seen = load_policy(path, "cpu"), checkpoints.observations(agent, 8)
     assert 0 < seen["active"].sum() < 8

@@ -25,17 +25,12 @@ from torchrl_gpu.policies.losses import (
 
 # -- targets and weighted means --
 
-BATCH = TensorDict(
-    {
-        "steps_to_next_obs": torch.tensor([[1], [2], [3], [1]]),
-        "next": {
-            "reward": torch.tensor([[1.0], [2.0], [3.0], [4.0]]),
-            "terminated": torch.tensor([[False], [False], [True], [False]]),
-            "done": torch.tensor([[False], [True], [True], [False]]),
-        },
-    },
-    [4],
-)
+AFTER = {
+    "reward": torch.tensor([[1.0], [2.0], [3.0], [4.0]]),
+    "terminated": torch.tensor([[False], [False], [True], [False]]),
+    "done": torch.tensor([[False], [True], [True], [False]]),
+}
+BATCH = TensorDict({"steps_to_next_obs": torch.tensor([[1], [2], [3], [1]]), "next": AFTER}, [4])
 VALUES = torch.tensor([[8.0, 4.0]]).expand(4, 2)
 
 
@@ -44,7 +39,8 @@ def test_targets_by_hand() -> None:
     wanted = [[5, 3], [4, 3], [3, 3], [8, 6]]
     assert discounted(BATCH, VALUES, 0.5).tolist() == wanted
     assert discounted(BATCH, torch.where(BATCH["next", "terminated"], torch.nan, VALUES), 0.5).tolist() == wanted
-    wanted[1] = [6, 4]  # one step where nobody counts
+    # One step, where nobody counts.
+    wanted[1] = [6, 4]
     assert discounted(BATCH.exclude("steps_to_next_obs"), VALUES, 0.5).tolist() == wanted
 
 
@@ -69,7 +65,9 @@ def test_quantile_loss_by_hand() -> None:
     # Value 1 at τ = 0.25, targets 1.5 and −2: errors 0.5 and −3, Huber 0.125 and 2.5, shares 0.25 and 1 − 0.25, so
     #   (0.25 · 0.125 + 0.75 · 2.5) / 2 = 0.953125.
     # Value 0 at τ = 0.5: errors 1.5 and −2, Huber 1 and 1.5, shares 0.5: (0.5 + 0.75) / 2 = 0.625.
-    values, taus, targets = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.25, 0.5]]), torch.tensor([[1.5, -2.0]])
+    values = torch.tensor([[1.0, 0.0]])
+    taus = torch.tensor([[0.25, 0.5]])
+    targets = torch.tensor([[1.5, -2.0]])
     assert quantile_huber(values, taus, targets).tolist() == pytest.approx([0.953125 + 0.625])
     assert quantile_error(values, targets).tolist() == pytest.approx([(0.5 + 3 + 1.5 + 2) / 4])
     # At κ = 0.5: an error of 0.25 costs τ · 0.25² / 2 / 0.5, one of 2 costs τ · (2 − 0.25).
@@ -79,7 +77,8 @@ def test_quantile_loss_by_hand() -> None:
 
 
 def test_more_dimensions_are_more_rows_and_nothing_flows_into_targets() -> None:
-    values, targets = (torch.randn(2, 3, size, requires_grad=True) for size in (4, 6))
+    values = torch.randn(2, 3, 4, requires_grad=True)
+    targets = torch.randn(2, 3, 6, requires_grad=True)
     taus = torch.rand(2, 3, 4)
     loss = quantile_huber(values, taus, targets)
     flat = quantile_huber(values.flatten(0, 1), taus.flatten(0, 1), targets.flatten(0, 1))
@@ -103,7 +102,8 @@ def test_descent_ends_at_the_quantiles() -> None:
 
 # -- distributions over atoms --
 
-SUPPORT = torch.linspace(-1.0, 3.0, 5)  # −1, 0, 1, 2, 3
+# The atoms −1, 0, 1, 2, 3.
+SUPPORT = torch.linspace(-1.0, 3.0, 5)
 
 
 def test_projection_and_cross_entropy_by_hand() -> None:
@@ -121,27 +121,35 @@ def test_chances_still_sum_to_1_and_means_are_kept_inside() -> None:
     projected = project(chances, values, SUPPORT)
     assert_near(projected.sum(-1), torch.ones(50))
     assert_near((projected * SUPPORT).sum(-1), (chances * values).sum(-1))
-    assert_near(project(chances, 20 * values, SUPPORT).sum(-1), torch.ones(50))  # most of them outside
-    assert_near(project(chances[:, :5], SUPPORT.expand(50, -1), SUPPORT), chances[:, :5])  # on the atoms
+    # Most values are outside of the support.
+    assert_near(project(chances, 20 * values, SUPPORT).sum(-1), torch.ones(50))
+    # These values are on the atoms.
+    assert_near(project(chances[:, :5], SUPPORT.expand(50, -1), SUPPORT), chances[:, :5])
 
 
 # -- advantages --
 
 
 def steps(n: int = 6, length: int = 17, seed: int = 0) -> dict[str, torch.Tensor]:
-    """Trajectories with terminations, and with ends that are none, inside and at their last step."""
+    """Return trajectories with terminations.
+
+    Others are cut off, inside and at their last step.
+    """
     random = torch.Generator().manual_seed(seed)
     shape = (n, length, 1)
     found = {name: torch.randn(shape, generator=random) for name in ("reward", "value", "next_value")}
     kind = torch.randint(6, shape, generator=random)
-    kind[0, -1], kind[1, -1], kind[2, -1] = 0, 1, 2
+    kind[0, -1] = 0
+    kind[1, -1] = 1
+    kind[2, -1] = 2
     return found | {"terminated": kind == 0, "done": kind <= 1}
 
 
 @pytest.mark.parametrize(("gamma", "lam"), [(0.99, 0.95), (0.9, 0.0), (0.97, 1.0), (1.0, 1.0)])
 def test_advantages_are_those_of_torchrl(gamma: float, lam: float) -> None:
     s = steps()
-    assert (s["done"] & ~s["terminated"])[:, :-1].any()  # cut off inside
+    # Some are cut off inside.
+    assert (s["done"] & ~s["terminated"])[:, :-1].any()
     assert s["terminated"][:, :-1].any()
     with NoHostReads():
         found = generalized_advantage(**s, gamma=gamma, lam=lam)
@@ -154,14 +162,15 @@ def test_advantages_are_those_of_torchrl(gamma: float, lam: float) -> None:
 def test_advantages_by_hand() -> None:
     # γ = 0.5, λ = 1, V = 1 throughout. The first step earns 2 and is cut off in a state worth 4: 2 + 0.5·4 − 1 = 3, and
     # nothing of the next episode. That one earns 1, then 3 and terminates: 3 − 1 = 2; 1 + 0.5·4 − 1 + 0.5·2 = 3.
-    s = {
-        "reward": torch.tensor([2.0, 1.0, 3.0]).view(1, 3, 1),
-        "value": torch.ones(1, 3, 1),
-        "next_value": torch.full((1, 3, 1), 4.0),
-        "terminated": torch.tensor([False, False, True]).view(1, 3, 1),
-        "done": torch.tensor([True, False, True]).view(1, 3, 1),
-    }
-    assert generalized_advantage(**s, gamma=0.5, lam=1.0).flatten().tolist() == [3.0, 3.0, 2.0]
+    reward = torch.tensor([2.0, 1.0, 3.0]).view(1, 3, 1)
+    value = torch.ones(1, 3, 1)
+    later = torch.full((1, 3, 1), 4.0)
+    terminated = torch.tensor([False, False, True]).view(1, 3, 1)
+    done = torch.tensor([True, False, True]).view(1, 3, 1)
+    found = generalized_advantage(
+        reward=reward, value=value, next_value=later, terminated=terminated, done=done, gamma=0.5, lam=1.0
+    )
+    assert found.flatten().tolist() == [3.0, 3.0, 2.0]
 
 
 @pytest.mark.parametrize("broken", [torch.inf, -torch.inf, torch.nan])
@@ -179,7 +188,8 @@ def test_the_surrogate_by_hand() -> None:
     assert_near(gain.detach(), torch.tensor([1.0, -1.6, 2.0, 2.4, -3.0]))
     gain.sum().backward()
     assert ratio.grad is not None
-    assert ratio.grad.tolist() == [2.0, 0.0, 2.0, 0.0, -2.0]  # nothing is gained beyond the clip
+    # Nothing is gained beyond the clip.
+    assert ratio.grad.tolist() == [2.0, 0.0, 2.0, 0.0, -2.0]
 
 
 def test_standardized_over_what_counts() -> None:
@@ -192,11 +202,14 @@ def test_standardized_over_what_counts() -> None:
 
 def test_standardized_over_several_processes() -> None:
     # 1 and 3 here, 6 and 100 that does not count there: mean 10/3, squares 49/9 + 1/9 + 64/9 = 38/3, deviation √(38/9)
-    here, counts, sums = torch.tensor([1.0, 3.0]), torch.ones(2), []
+    here = torch.tensor([1.0, 3.0])
+    counts = torch.ones(2)
+    sums = []
 
     def total(own: torch.Tensor) -> torch.Tensor:
         sums.append(own)
-        return own + torch.tensor([[1.0, 6.0], [64 / 9]][len(sums) - 1])  # what the other process adds
+        # This is what the other process adds.
+        return own + torch.tensor([[1.0, 6.0], [64 / 9]][len(sums) - 1])
 
     assert_near(standardized(here, counts, total), (here - 10 / 3) / (38 / 9) ** 0.5)
     assert len(sums) == 2

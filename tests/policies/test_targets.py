@@ -49,7 +49,8 @@ def test_soft_targets_by_hand() -> None:
     update(SoftTargets(0.25), (online, target), 1)
     assert target.weight.tolist() == [[2.0, 2.0]]
     update(SoftTargets(0.25), (online, target), 2)
-    assert target.bias.tolist() == [1.75]  # 1, then 1 + 3/4
+    # 1, then 1 + 3/4.
+    assert target.bias.tolist() == [1.75]
 
 
 def test_periodic_targets_by_hand() -> None:

@@ -1,4 +1,7 @@
-"""Weights from outside: what is learned or drawn is in them, and what is set is not."""
+"""Weights from outside.
+
+What is learned or drawn is in them, and what is set is not.
+"""
 
 from __future__ import annotations
 
@@ -16,34 +19,42 @@ from tests.training.tiny import module
 from torchrl_gpu.policies import PolicyWrapper, load_policy
 from torchrl_gpu.policies.weights import settings_in, without_memory
 
+
 # Agents, how two of them are set, and what shows it.
-SETTINGS: dict[str, tuple[str, dict[str, Any], dict[str, Any], Any]] = {
-    "cvar of IQN": ("IQN", {"cvar": 0.25}, {"cvar": 0.75}, lambda it: it.scores.risk.level),
-    "cvar of ACIQN": ("ACIQN", {"cvar": 0.25}, {"cvar": 0.75}, lambda it: it.risk.level),
-    "alpha": ("SAC", {"alpha": 0.1}, {"alpha": 0.5}, lambda it: it.log_alpha),
-    "v_min": ("Rainbow", {"v_min": -3.0}, {"v_min": -7.0}, lambda it: it.online.support),
-    "v_max of targets": ("Rainbow", {"v_max": 3.0}, {"v_max": 7.0}, lambda it: it.target.support),
-    "gamma of DQN": ("DQN", {"gamma": 0.5}, {"gamma": 0.9}, lambda it: it.objective.value_estimator.gamma),
-    "gamma of DDPG": ("DDPG", {"gamma": 0.5}, {"gamma": 0.9}, lambda it: it.objective.value_estimator.gamma),
-    "bounds of DDPG": (
-        "DDPG",
-        {"spec": spec_for("DDPG")},
-        {"spec": type(spec_for("DDPG"))("v3", num_actions=None, bounds=(-3.0, 2.0))},
-        lambda it: torch.stack([it.policy.module.squash.low, it.exploration.high]),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_settings_are_those_of_the_run_that_goes_on(name: str) -> None:
-    agent, before, now, of = SETTINGS[name]
+@pytest.mark.parametrize(
+    ("agent", "before", "now", "of"),
+    [
+        pytest.param("IQN", {"cvar": 0.25}, {"cvar": 0.75}, lambda it: it.scores.risk.level, id="cvar of IQN"),
+        pytest.param("ACIQN", {"cvar": 0.25}, {"cvar": 0.75}, lambda it: it.risk.level, id="cvar of ACIQN"),
+        pytest.param("SAC", {"alpha": 0.1}, {"alpha": 0.5}, lambda it: it.log_alpha, id="alpha"),
+        pytest.param("Rainbow", {"v_min": -3.0}, {"v_min": -7.0}, lambda it: it.online.support, id="v_min"),
+        pytest.param("Rainbow", {"v_max": 3.0}, {"v_max": 7.0}, lambda it: it.target.support, id="v_max of targets"),
+        pytest.param(
+            "DQN", {"gamma": 0.5}, {"gamma": 0.9}, lambda it: it.objective.value_estimator.gamma, id="gamma of DQN"
+        ),
+        pytest.param(
+            "DDPG", {"gamma": 0.5}, {"gamma": 0.9}, lambda it: it.objective.value_estimator.gamma, id="gamma of DDPG"
+        ),
+        pytest.param(
+            "DDPG",
+            {"spec": spec_for("DDPG")},
+            {"spec": type(spec_for("DDPG"))("v3", num_actions=None, bounds=(-3.0, 2.0))},
+            lambda it: torch.stack([it.policy.module.squash.low, it.exploration.high]),
+            id="bounds of DDPG",
+        ),
+    ],
+)
+def test_settings_are_those_of_the_run_that_goes_on(
+    agent: str, before: dict[str, Any], now: dict[str, Any], of: Any
+) -> None:
     saved, fresh = make(agent, **before), make(agent, seed=1, **now)
     wanted = of(fresh).clone()
     assert not torch.equal(of(saved), wanted)
     fresh.load_state_dict(saved.state_dict())
     assert torch.equal(of(fresh), wanted)
     older = {**saved.state_dict(), **{key: torch.zeros(2) for key in settings_in(saved)}}
-    fresh.load_state_dict(older)  # as of checkpoints that hold them
+    # Older checkpoints hold these entries.
+    fresh.load_state_dict(older)
     assert torch.equal(of(fresh), wanted)
     PolicyWrapper(fresh).load_state_dict(
         {**PolicyWrapper(saved).state_dict(), **{key: torch.zeros(()) for key in settings_in(PolicyWrapper(saved))}}
@@ -59,7 +70,8 @@ def test_a_policy_is_loaded_from_a_checkpoint_that_holds_settings(tmp_path: Path
     assert added
     torch.save(content, tmp_path / "new.ckpt")
     torch.save({**content, "state_dict": content["state_dict"] | added}, tmp_path / "old.ckpt")
-    new, old = (load_policy(tmp_path / f"{name}.ckpt", "cpu").state_dict() for name in ("new", "old"))
+    new = load_policy(tmp_path / "new.ckpt", "cpu").state_dict()
+    old = load_policy(tmp_path / "old.ckpt", "cpu").state_dict()
     assert new.keys() == old.keys()
     assert all(torch.equal(new[name], old[name]) for name in new)
 

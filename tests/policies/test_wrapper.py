@@ -1,4 +1,7 @@
-"""One wrapper for every agent: any batch, in a group or at the root, greedy or exploring, saved, compiled."""
+"""One wrapper for every agent.
+
+Any batch, in a group or at the root, greedy or exploring, saved, compiled.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +106,8 @@ def test_keys_and_what_an_agent_that_explores_leaves_out() -> None:
     assert PolicyWrapper(make("DDPG"), flat=True).in_keys == ["observation", "object_mask"]
     for name, left in (("Rainbow", {"action", "action_value"}), ("SAC", {"action"})):
         wrapper = PolicyWrapper(make(name, exploration=EpsilonGreedy(0.5)), flat=True)
-        assert set(wrapper.out_keys) == left  # nothing of the action that was replaced
+        # Nothing of the replaced action is left.
+        assert set(wrapper.out_keys) == left
 
 
 def test_a_group_with_the_batch_of_the_environments() -> None:
@@ -145,7 +149,8 @@ def test_without_exploration_the_policy_draws_what_it_draws_itself(name: str) ->
     state = torch.get_rng_state()
     explored = actions(wrapper, seen, EXPLORE)
     assert torch.equal(explored, actions(wrapper, seen)) is (name not in ("Rainbow", "SAC"))
-    assert torch.equal(torch.get_rng_state(), state) is (name != "SAC")  # Rainbow's noise is drawn at updates
+    # Rainbow's noise is drawn at updates.
+    assert torch.equal(torch.get_rng_state(), state) is (name != "SAC")
 
 
 def test_epsilon_is_shared_with_the_agent() -> None:
@@ -166,13 +171,14 @@ def test_a_level_of_risk_is_for_an_iqn() -> None:
 def test_the_adaptive_level_is_that_of_each_robot() -> None:
     agent, seen = make("IQN"), seen_by("IQN", 20, 3)
     seen["clearance"] = torch.where(torch.arange(60).view(20, 3, 1) % 2 == 0, 15.0, 1.0)
-    adaptive, neutral, careful = (
-        actions(PolicyWrapper(agent, cvar=level).eval(), seen) for level in ("adaptive", 1.0, 0.1)
-    )
+    adaptive = actions(PolicyWrapper(agent, cvar="adaptive").eval(), seen)
+    neutral = actions(PolicyWrapper(agent, cvar=1.0).eval(), seen)
+    careful = actions(PolicyWrapper(agent, cvar=0.1).eval(), seen)
     far = seen["clearance"][..., 0] > 10
     assert torch.equal(adaptive, torch.where(far, neutral, careful))
     assert not torch.equal(neutral, careful)
-    assert torch.equal(actions(PolicyWrapper(make("IQN", cvar=0.1)).eval(), seen), careful)  # the agent's own
+    # This one is the agent's own.
+    assert torch.equal(actions(PolicyWrapper(make("IQN", cvar=0.1)).eval(), seen), careful)
 
 
 def test_alternatives() -> None:
@@ -222,6 +228,7 @@ def test_it_compiles_to_one_graph(name: str) -> None:
     wrapper, seen = PolicyWrapper(make(name), cvar=cvar).eval(), seen_by(name, 4, 3)
     came = compiled(wrapper)(grouped(seen.clone()))["robots", "action"]
     assert torch.equal(came, actions(wrapper, seen))
-    if name not in ("DQN", "ACIQN"):  # which explore as IQN and DDPG do
+    # These two explore as IQN and DDPG do.
+    if name not in ("DQN", "ACIQN"):
         with set_exploration_type(EXPLORE):
             compiled(wrapper.train())(grouped(seen.clone()))

@@ -56,17 +56,17 @@ def first_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     """A machine on which nothing has been tried, in a folder of its own; its "triton" can be broken."""
     (tmp_path / "results").mkdir(mode=0o700)
     monkeypatch.setattr(self_tests, "private_folder", lambda: tmp_path / "results")
-    monkeypatch.setattr(self_tests, "_FAILURES", {})
+    monkeypatch.setattr(self_tests, "KNOWN_FAILURES", {})
     monkeypatch.setattr(self_tests, "_run_in_subprocess", busy)
     monkeypatch.setattr(tests_of_kernels, "_LAUNCHED", {})
     monkeypatch.setattr(tests_of_kernels, "STABILITY_RULES", ("corners",))  # for time
     monkeypatch.setitem(kernels.BACKENDS, "triton", BROKEN)
-    monkeypatch.setattr(pipeline, "_WARNED", set())
+    monkeypatch.setattr(pipeline, "WARNED", set())
     monkeypatch.chdir(tmp_path)
-    for chosen in (kernels._fastest, kernels._log_slower):
+    for chosen in (kernels.fastest_of, kernels.log_slower):
         chosen.cache_clear()
     yield
-    for chosen in (kernels._fastest, kernels._log_slower):
+    for chosen in (kernels.fastest_of, kernels.log_slower):
         chosen.cache_clear()
 
 
@@ -110,7 +110,7 @@ def test_without_any_of_them_runs_train(
     monkeypatch.setenv("BROKEN", "compilation fails")
     monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", no_graph)
     monkeypatch.setattr(torch, "compile", no_graph)
-    monkeypatch.setattr(nvjpeg, "_backends", lambda device: {"broken": no_graph})
+    monkeypatch.setattr(nvjpeg, "installed_backends", lambda device: {"broken": no_graph})
     trained(name, tmp_path)
     lines = warned(caplog)
     assert (name in PACKING) is any("triton cannot run on cuda:0" in line for line in lines)
@@ -168,7 +168,7 @@ def test_without_nvjpeg_frames_of_the_device_are_encoded(
             raise RuntimeError("nvjpegEncodeImage: NVJPEG_STATUS_EXECUTION_FAILED")
         return [torch.tensor([0xFF, 0xD8, 0xFF, 0xD9], dtype=torch.uint8)]
 
-    monkeypatch.setattr(nvjpeg, "_backends", lambda device: {"torchvision": encode})
+    monkeypatch.setattr(nvjpeg, "installed_backends", lambda device: {"torchvision": encode})
     # What is tried here alone would leave no second call to fail.
     monkeypatch.setattr(
         self_tests, "_run_in_subprocess", lambda test: "no answer within 300 seconds" if when == "hangs" else ""

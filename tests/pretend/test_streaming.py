@@ -29,7 +29,7 @@ FRAMES = {
     "depth": RGB[..., 0].float() / 50,
     "batch": torch.stack([RGB, RGB.flip(0), RGB]),
 }
-pixels._color_map_on(torch.device("cuda", 0))  # is copied to the device once
+pixels.color_map_on(torch.device("cuda", 0))  # is copied to the device once
 SELF_TESTS: dict[str, dict[str, str]] = {"NVJPEG": {}, "none": {}}  # each starts processes once
 each_format = pytest.mark.parametrize("kind", FRAMES)
 
@@ -54,7 +54,7 @@ def nvjpeg(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
         raise RuntimeError("no libnvjpeg")
 
     works = request.param == "NVJPEG"
-    monkeypatch.setattr(self_tests, "_FAILURES", SELF_TESTS[request.param])
+    monkeypatch.setattr(self_tests, "KNOWN_FAILURES", SELF_TESTS[request.param])
     monkeypatch.setattr("torchvision.io.encode_jpeg", by_opencv if works else refusing)
     return works
 
@@ -115,9 +115,9 @@ def test_the_encoder_copies_through_pinned_memory_on_a_stream_of_its_own(
             # OpenCV makes the pictures until the pipeline of a GPU's frames is there.
             if codec == "jpeg":
                 await shown(hub, frame, hub.subscribe("main", codec))
-            for made in encoder._encoders.values():
-                if isinstance(made, JpegEncoder) and made._own_pipeline is not None:
-                    made._own_pipeline.result()
+            for made in encoder.encoders.values():
+                if isinstance(made, JpegEncoder) and made.own_pipeline is not None:
+                    made.own_pipeline.result()
             streams.clear()
             with waits() as counted:
                 (picture,) = await shown(hub, frame, hub.subscribe("main", codec))

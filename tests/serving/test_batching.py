@@ -18,7 +18,10 @@ SPACE = AgentSpace("test", (), {"x": ((1,), "float32")}, low=(-1e9,), high=(1e9,
 
 
 class Doubles(TensorDictModuleBase):
-    """Twice the observation; waits where it is told to, and fails over numbers below 0."""
+    """A policy that doubles the observation.
+
+    It waits when told to, and fails at numbers below 0.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,14 +112,15 @@ async def test_a_poison_request_costs_the_others_in_its_pass_nothing() -> None:
     policy, passes = batching()
     async with passes.running():
         first = await begun(policy, passes)
-        good, failing, huge, last = (asyncio.create_task(passes.act(each)) for each in poisoned)
+        tasks = [asyncio.create_task(passes.act(each)) for each in poisoned]
+        good, failing, huge, last = tasks
         await asyncio.sleep(0)
         policy.go.set()
         await first
         assert (await good).tolist() == [[2], [4]]
         with pytest.raises(RuntimeError, match="below 0"):
             await failing
-        with pytest.raises(BadAction, match=r"row 1: action must be finite, not \[inf\]"):
+        with pytest.raises(BadAction, match=r"row 1: action .*\[inf\]"):
             await huge
         assert (await last).tolist() == [[10]]
         passes.watch = lambda observations, *_: watched.append(observations["x"].tolist())
@@ -131,7 +135,8 @@ async def test_who_leaves_is_not_decided_and_too_many_are_sent_away() -> None:
     policy, passes = batching(max_waiting=4)
     async with passes.running():
         first = await begun(policy, passes)
-        gone, stays = (asyncio.create_task(passes.act(rows(i, i))) for i in (1, 2))
+        gone = asyncio.create_task(passes.act(rows(1, 1)))
+        stays = asyncio.create_task(passes.act(rows(2, 2)))
         await asyncio.sleep(0)
         with pytest.raises(Busy):
             await passes.act(rows(9))
@@ -177,7 +182,8 @@ async def test_what_lies_in_a_socket_is_in_the_pass() -> None:
     policy, passes = batching(wait_s=0.0)
 
     async def on_its_way(value: float) -> np.ndarray:
-        await asyncio.sleep(0)  # the loop reads the socket, then wakes whoever waits for the message
+        # The loop reads the socket, then wakes whoever waits for the message.
+        await asyncio.sleep(0)
         await asyncio.sleep(0)
         return await passes.act(rows(value))
 

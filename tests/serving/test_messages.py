@@ -74,7 +74,7 @@ def test_other_json_is_refused(changes: dict[str, Any], said: str) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"3", b'"x"', b"[" * 100_000, b"\xff\xfe", b"1" * 5000])
 def test_what_is_no_json_is_refused(body: bytes) -> None:
-    with pytest.raises(BadMessage, match=r"invalid JSON: |entries must be .*, not "):
+    with pytest.raises(BadMessage, match=r"invalid JSON: |entries .*, not "):
         messages().parse(body, True)
 
 
@@ -105,7 +105,7 @@ def test_what_no_row_needs_is_not_parsed(piece: str, monkeypatch: pytest.MonkeyP
     """Four MiB of empty lists took two seconds, in which nobody else had an answer."""
     ours, text = messages(), '{"place": [' + ",".join([piece] * 1000) + "]}"
     monkeypatch.setattr(json, "loads", lambda *_, **__: pytest.fail("parsed"))
-    with pytest.raises(BadMessage, match="which 4 rows do not need"):
+    with pytest.raises(BadMessage, match=r"4 rows do"):
         ours.parse(text, True)
 
 

@@ -97,7 +97,8 @@ def packing(rows: int = 1) -> tuple[InferencePolicy, dict[str, np.ndarray]]:
 def test_of_a_packing_the_pile_is_the_picture_and_the_placement_is_on_it() -> None:
     """It was `item_size`, 4×1 pixels."""
     packer, seen = packing()
-    seen["box_heightmap"][0, 3:, 3:] = 4.0  # of 5
+    # The bin is 5 high.
+    seen["box_heightmap"][0, 3:, 3:] = 4.0
     action = int(seen["action_mask"][0].argmax())
     pictures = []
     for chosen in (action, int(seen["action_mask"][0].argmin())):
@@ -146,7 +147,8 @@ def test_a_few_of_many_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page.time, "monotonic", lambda: now[0])
     server = Notes()
     page_of_many = PolicyPage(server, policy(v=((2,), "float32")))
-    for _ in range(50):  # 2.5 seconds
+    # 2.5 seconds.
+    for _ in range(50):
         page_of_many.show({}, np.array([[0.0]]), 1.0, 0.0)
         now[0] += 0.05
     assert 20 <= len(server.shown) <= 26
@@ -158,7 +160,8 @@ def test_nobody_watches_and_nothing_is_made_of_the_observation(monkeypatch: pyte
 
 
 def snapshot(server: StreamServer, stream: str) -> np.ndarray:
-    for _ in range(40):  # each waits a quarter of a second for the first picture
+    # Each waits a quarter of a second for the first picture.
+    for _ in range(40):
         status, body = ask(server, path=f"/snapshot.jpg?stream={stream}")
         if status != 503:
             break
@@ -178,4 +181,4 @@ def test_requests_are_on_the_page() -> None:
         assert all_four.size > newest.size
     with policy_server(policy(clip=CLIP), port=0) as server:
         assert ask(server, body)[0] == 200
-        assert not server._service.hub.streams  # type: ignore[union-attr]
+        assert not server.service.hub.streams  # type: ignore[union-attr]

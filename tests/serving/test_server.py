@@ -27,7 +27,7 @@ from torchrl_gpu.policies import AgentSpace, InferencePolicy, load_policy
 from torchrl_gpu.serving import asking
 from torchrl_gpu.serving import ending as module
 from torchrl_gpu.serving.ending import Flag, hangups, until_told_to_end
-from torchrl_gpu.serving.server import _LARGE, policy_server
+from torchrl_gpu.serving.server import LARGE, policy_server
 from torchrl_gpu.streaming import StreamServer
 from torchrl_gpu.streaming.web import access
 
@@ -113,7 +113,8 @@ def test_only_the_token_lets_act_and_any_asks_what_it_takes(server: StreamServer
 
 async def test_a_socket_takes_one_message_after_the_other(server: StreamServer, policy: InferencePolicy) -> None:
     async with talking(server) as socket:
-        for seed in range(40):  # more bytes in all than one message may have
+        # All together have more bytes than one message may have.
+        for seed in range(40):
             await socket.send_bytes(save(given(policy, 16, seed)))
             assert load(await socket.receive_bytes())["action"].tolist() == wanted(policy, 16, seed)
         await socket.send_bytes(b"\x80\x04")
@@ -125,7 +126,7 @@ async def test_a_socket_takes_one_message_after_the_other(server: StreamServer, 
 def test_the_client_in_the_document_works(server: StreamServer, policy: InferencePolicy) -> None:
     client = documented("PolicyClient", 20)("127.0.0.1", server.port, TOKEN)
     assert client.act(**given(policy, 4)).tolist() == wanted(policy, 4)
-    with pytest.raises(RuntimeError, match="entries must be"):
+    with pytest.raises(RuntimeError, match=r"entries .*observation"):
         client.act(observation=np.zeros((1, 32), np.float32))
     assert client.act(**given(policy, 2)).tolist() == wanted(policy, 2)
     client.connection.close()
@@ -133,7 +134,7 @@ def test_the_client_in_the_document_works(server: StreamServer, policy: Inferenc
 
 @pytest.mark.parametrize("changes", [{"max_rows": 0}, {"wait_ms": -1}, {"max_body_mib": 0}, {"host": "0.0.0.0"}])
 def test_a_server_that_should_not_be_is_not_made(policy: InferencePolicy, changes: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"must be|needs a token"):
+    with pytest.raises(ValueError, match=r"must be|needs a"):
         policy_server(policy, **changes)
 
 
@@ -162,7 +163,7 @@ async def test_numbers_that_are_not_finite_are_refused_in_every_form(
 
 def test_large_json_is_read_beside_the_loop(server: StreamServer, policy: InferencePolicy) -> None:
     text = as_json(given(policy, 16)).replace(", ", ",    ")
-    assert len(text) > _LARGE
+    assert len(text) > LARGE
     status, answer = ask(server, text.encode(), kind=JSON)
     assert (status, json.loads(answer)) == (200, {"action": wanted(policy, 16)})
     assert ask(server, text.replace("false", "maybe").encode(), kind=JSON)[0] == 400
@@ -178,8 +179,10 @@ async def talking(server: StreamServer, **options: Any) -> AsyncIterator[aiohttp
 
 async def sent_away(socket: aiohttp.ClientWebSocketResponse) -> tuple[int, int | None, str]:
     number = 0
-    while (message := await socket.receive()).type not in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED):
+    message = await socket.receive()
+    while message.type not in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED):
         number += 1
+        message = await socket.receive()
     return number, message.data, str(message.extra)
 
 
@@ -208,7 +211,9 @@ class Waits(TensorDictModuleBase):
 
     def __init__(self) -> None:
         super().__init__()
-        self.in_keys, self.out_keys, self.seconds = ["x"], ["action"], 0.0
+        self.in_keys = ["x"]
+        self.out_keys = ["action"]
+        self.seconds = 0.0
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         if not self.seconds:
@@ -253,7 +258,7 @@ class Held(TensorDictModuleBase):
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Held, StreamServer, asking.InProgress]]:
-    """A policy that decides once it may, its server, and the answers that this is making."""
+    """A policy that decides once it may, its server, and its open requests."""
     in_progress = asking.InProgress()
     monkeypatch.setattr(asking, "InProgress", lambda: in_progress)
     module = Held()
@@ -275,9 +280,9 @@ async def test_stop_delivers_the_answers_that_are_being_made(
     async with talking(running) as socket, talking(running) as late:
         posts = [asyncio.create_task(asyncio.to_thread(ask, running, save(ROW))) for _ in range(3)]
         await socket.send_bytes(save(ROW))
-        await until(lambda: len(in_progress._deadlines) == 4 and module.began.is_set())
+        await until(lambda: len(in_progress.deadlines) == 4 and module.began.is_set())
         stopping = asyncio.create_task(asyncio.to_thread(running.stop))
-        await until(lambda: in_progress._is_stopping)
+        await until(lambda: in_progress.is_stopping)
         await late.send_bytes(save(ROW))
         said = json.loads((await late.receive()).data)
         assert said == {"message": "the server stops"}, "nothing new is begun"
@@ -296,7 +301,7 @@ async def test_stop_gives_up_an_answer_that_takes_too_long(
     async with talking(running) as socket:
         post = asyncio.create_task(asyncio.to_thread(ask, running, save(ROW)))
         await socket.send_bytes(save(ROW))
-        await until(lambda: len(in_progress._deadlines) == 2 and module.began.is_set())
+        await until(lambda: len(in_progress.deadlines) == 2 and module.began.is_set())
         await asyncio.to_thread(running.stop)
         assert not module.may_end.is_set(), "the pass still runs, and nothing waits for it"
         assert json.loads((await socket.receive()).data) == {"message": "the server stops"}
@@ -348,7 +353,10 @@ def test_a_hangup_is_taken_once() -> None:
 
 
 def test_a_flag_is_waited_for_while_a_handler_sets_it() -> None:
-    """An event's lock is held by whoever begins to wait, whom its handler would then wait for: here at any moment."""
+    """A wait does not block the handler that sets the flag.
+
+    Whoever begins to wait holds an event's lock, and the handler would wait for it: here at any moment.
+    """
     flag, end = Flag(), time.monotonic() + 0.05
     assert not flag.wait(0.05)
     assert time.monotonic() >= end

@@ -1,4 +1,7 @@
-"""A policy drives a scene: what it decides is done, and pictures are drawn only for whoever wants them."""
+"""A policy drives a scene.
+
+What it decides is done, and pictures are drawn only for viewers.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,9 @@ class Point:
     """A point that goes where it is told."""
 
     def __init__(self) -> None:
-        self.place, self.told, self.drawn = torch.tensor([1.0, -2.0]), [], 0  # type: ignore[var-annotated]
+        self.place = torch.tensor([1.0, -2.0])
+        self.told: list[Any] = []
+        self.drawn = 0
 
     def observe(self) -> Tensor:
         return self.place.clone()
@@ -43,7 +48,9 @@ class Server:
     """Wants a picture at some steps."""
 
     def __init__(self, steps: set[int]) -> None:
-        self.steps, self.asked, self.published = steps, -1, []  # type: ignore[var-annotated]
+        self.steps = steps
+        self.asked = -1
+        self.published: list[Any] = []
 
     def declare(self, name: str) -> None:
         assert name == "camera"

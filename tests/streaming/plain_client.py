@@ -1,4 +1,7 @@
-"""Clients of the stream server, written from docs/streaming-protocol.md alone: no module of ours."""
+"""Clients of the stream server, written from its documentation.
+
+From docs/streaming-protocol.md alone, with no module of the package.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,9 @@ import aiohttp
 
 
 class SocketClient:
-    """A viewer on the WebSocket: acknowledges every picture, and keeps what it is told.
+    """A viewer on the WebSocket.
+
+    It acknowledges every picture, and keeps what it is sent.
 
     Args:
         address: Of the server, such as "http://localhost:8080".
@@ -21,7 +26,7 @@ class SocketClient:
     def __init__(self, address: str, token: str | None = None) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = aiohttp.ClientSession(address, headers=headers, timeout=aiohttp.ClientTimeout(20))
-        self._socket: Any = None
+        self.socket: Any = None
         self.role = ""
         self.streams: list[dict[str, Any]] = []
         self.state: dict[str, Any] = {}
@@ -31,7 +36,7 @@ class SocketClient:
         self.close_code: int | None = None
 
     async def __aenter__(self) -> SocketClient:
-        self._socket = await self._http.ws_connect("/ws")
+        self.socket = await self._http.ws_connect("/ws")
         while not self.role:
             await self.hear()
         return self
@@ -39,27 +44,32 @@ class SocketClient:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._socket.close()
+        await self.socket.close()
         await self._http.close()
 
     async def say(self, kind: str, **fields: Any) -> None:
-        await self._socket.send_str(json.dumps({"type": kind, **fields}))
+        await self.socket.send_str(json.dumps({"type": kind, **fields}))
 
     async def hear(self) -> bool:
-        """Takes the next message in; false where the server has closed instead."""
-        message = await self._socket.receive(20)
+        """Take the next message in.
+
+        Returns false where the server has closed instead.
+        """
+        message = await self.socket.receive(20)
         if message.type is aiohttp.WSMsgType.BINARY:
             header, payload = take_apart(message.data)
             self.pictures.append((header, payload))
             await self.say("ack", seq=header["seq"])
             return True
         if message.type is not aiohttp.WSMsgType.TEXT:
-            self.close_code = self._socket.close_code
+            self.close_code = self.socket.close_code
             return False
         fields = json.loads(message.data)
         match fields["type"]:
             case "hello":
-                self.role, self.streams, self.state = fields["role"], fields["streams"], fields["state"]
+                self.role = fields["role"]
+                self.streams = fields["streams"]
+                self.state = fields["state"]
             case "streams":
                 self.streams = fields["streams"]
             case "state":
@@ -113,7 +123,7 @@ class PeerClient:
         self.timestamps: set[int] = set()
 
     async def connect(self, stream: str) -> dict[str, Any]:
-        """Makes the offer; the server's answer."""
+        """Make the offer and return the server's answer."""
         import aiortc
 
         self.connection.addTransceiver("video", direction="recvonly")
@@ -126,7 +136,8 @@ class PeerClient:
             self.timestamps.add(packet.timestamp)
             await handle(packet, *more, **others)
 
-        receiver._handle_rtp_packet = note  # a browser shows timestamps; aiortc counts from the first
+        # A browser shows timestamps, while aiortc counts from the first.
+        receiver._handle_rtp_packet = note
         local = self.connection.localDescription
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
         body = {"sdp": local.sdp, "type": local.type, "stream": stream}

@@ -30,14 +30,14 @@ def types(who: str) -> list[str]:
 
 
 def test_the_page_names_every_message_and_no_other() -> None:
-    assert types("viewer") == list(protocol._READERS)
+    assert types("viewer") == list(protocol.VIEWER_MESSAGES)
     assert types("server") == list(protocol.SERVER_MESSAGES)
 
 
 def test_the_page_names_every_field_of_a_picture_and_no_other() -> None:
     table = PAGE.split("A picture is one binary message")[1].split("A JPEG is")[0]
     rows = re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE)
-    named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    named = re.findall(r"`(\w+)`", " ".join(rows))
     assert sorted(named) == sorted(json.loads(protocol.picture_header(encoded(1), 0.0)))
 
 
@@ -49,16 +49,19 @@ def test_the_page_names_the_limits() -> None:
         int(viewer.MESSAGES_PER_SECOND),
         int(viewer.BURST),
         webrtc.MAX_OFFER,
-        webrtc._MAX_CANDIDATES,
-        webrtc._MAX_LINES,
+        webrtc.MAX_CANDIDATES,
+        webrtc.MAX_LINES,
     ):
         assert re.search(rf"\b{number:,}\b", PAGE), number
     assert f"at least {security.MIN_REMOTE_TOKEN} characters" in PAGE
 
 
-@pytest.mark.parametrize("said", protocol._READERS)
+@pytest.mark.parametrize("said", protocol.VIEWER_MESSAGES)
 def test_the_page_names_every_field_that_a_message_needs(said: str) -> None:
-    """A message of the fields that the page names is understood, and the values in it are of the kind it says."""
+    """A message of the fields that the page names is understood.
+
+    The values in it are of the kind that the page says.
+    """
     examples = {
         "`seq`": {"seq": 7},
         "`stream`": {"stream": "main", "codec": "h264", "fps": 0.1},
@@ -68,7 +71,10 @@ def test_the_page_names_every_field_that_a_message_needs(said: str) -> None:
     }
     row = re.search(rf"^\| `{said}` \| (.*?) \|", PAGE, re.MULTILINE)
     assert row is not None
-    fields = {name: value for key, values in examples.items() if key in row[1] for name, value in values.items()}
+    fields: dict[str, object] = {}
+    for key, values in examples.items():
+        if key in row[1]:
+            fields |= values
     assert all(f"`{name}`" in row[1] for name in fields)
     assert isinstance(protocol.parse(json.dumps({"type": said, **fields})), protocol.Message)
 
@@ -134,7 +140,7 @@ async def test_a_client_that_acknowledges_nothing_gets_two_pictures(stream_serve
         with producing(stream_server):
             bare: list[bytes] = []
             while len(bare) < 2:
-                message = await client._socket.receive(20)
+                message = await client.socket.receive(20)
                 bare += [message.data] if isinstance(message.data, bytes) else []
             await until(lambda: not stream_server.wanted())
             await client.say("ack", seq=plain_client.take_apart(bare[1])[0]["seq"])
@@ -164,7 +170,8 @@ async def test_a_webrtc_client_written_from_the_page_sees(stream_server: StreamS
         assert header["meta"]["step"] >= 0
         assert {"sent", "type"}.isdisjoint(header)
         ticks = round(header["origin"] + 90_000 * header["captured"])
-        near = {(ticks + each) % 2**32 for each in range(-20, 21)}  # captured is rounded to 0.1 ms
+        # `captured` is rounded to 0.1 ms.
+        near = {(ticks + each) % 2**32 for each in range(-20, 21)}
         await until_told(client, lambda: near & client.timestamps)
         client.say("watch", stream="other")
         await until_told(client, lambda: client.headers[-1]["stream"] == "other")

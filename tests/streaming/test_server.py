@@ -120,8 +120,10 @@ async def test_commands_and_state(started: StreamServer) -> None:
         assert commands == [Command("pause", None, "main"), Command("speed", 2.5, "main")]
         assert started.commands() == []
         started.state(paused=True)
-        while (state := (await guest.text("state"))["state"]) != {"paused": True, "commands": ["pause", "reset"]}:
+        state = (await guest.text("state"))["state"]
+        while state != {"paused": True, "commands": ["pause", "reset"]}:
             assert state["paused"] is False, "the state from before the greeting"
+            state = (await guest.text("state"))["state"]
     async with viewer(started) as guest:
         assert (await guest.text("hello"))["state"] == {"paused": True, "commands": ["pause", "reset"]}
 
@@ -199,11 +201,11 @@ def test_hosts_and_certificates_that_cannot_be_used(tmp_path: Path) -> None:
 
 def test_an_exception_of_the_server_surfaces_in_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     stream_server = server().start()
-    thread = stream_server._service._thread  # type: ignore[union-attr]
+    thread = stream_server.service.thread  # type: ignore[union-attr]
     monkeypatch.setattr(hub_of(stream_server), "tick", lambda: 1 / 0)
     thread.join(300)
     assert not thread.is_alive()
-    with pytest.raises(RuntimeError, match="it failed while it ran: ZeroDivisionError: division by zero"):
+    with pytest.raises(RuntimeError, match=r"ZeroDivisionError: division by"):
         stream_server.stop()
     stream_server.stop()
     assert not stream_server.wanted()
@@ -220,7 +222,7 @@ async def test_what_fails_on_the_loop_surfaces_too_and_does_not_end_it() -> None
 def test_the_programs_own_exception_is_the_one_to_be_seen() -> None:
     def program() -> None:
         with server() as stream_server:
-            stream_server._service._error = RuntimeError("of the server")  # type: ignore[union-attr]
+            stream_server.service.error = RuntimeError("of the server")  # type: ignore[union-attr]
             raise KeyError("of the program")
 
     with pytest.raises(KeyError):
@@ -304,7 +306,8 @@ def test_first_viewers_of_every_codec_and_transport_load_nothing_and_no_torch() 
 
 async def test_publishing_threads_do_not_disturb_each_other(started: StreamServer) -> None:
     async with watching(started) as guest:
-        dark, bright = (np.full((60, 80, 3), shade, np.uint8) for shade in (40, 200))
+        dark = np.full((60, 80, 3), 40, np.uint8)
+        bright = np.full((60, 80, 3), 200, np.uint8)
         with producing(started, frame=dark), producing(started, frame=bright):
             shades = [decode_jpeg((await guest.picture())[1]) for _ in range(30)]
         assert all(int(np.ptp(shade)) <= 4 for shade in shades), "a picture of two frames"
@@ -342,7 +345,8 @@ async def test_tokens_are_nowhere_in_the_log(
 async def test_a_policy_is_shown_with_what_it_saw(started: StreamServer) -> None:
     view = PolicyView(scene(), scene(24, 32), [0.25, -1], inference_ms=4.5, message_age_s=0.02, stale=True)
     started.declare("main")
-    started.show_policy(view, meta={"step": 7})  # which makes the stream of what it saw
+    # This makes the stream of what it saw.
+    started.show_policy(view, meta={"step": 7})
     for name, size in (("main", scene().shape[:2]), ("main:seen", (24, 32))):
         async with viewer(started) as guest:
             await guest.watch(name)
@@ -353,5 +357,5 @@ async def test_a_policy_is_shown_with_what_it_saw(started: StreamServer) -> None
             assert header["meta"] == {"step": 7, **view.facts()}
     async with viewer(started) as guest:
         await guest.text("hello")
-        started.show_policy(view._replace(frame=None, seen=None))
+        started.show_policy(PolicyView(None, None, [0.25, -1], inference_ms=4.5, message_age_s=0.02, stale=True))
         assert (await guest.text("state"))["state"]["inference_ms"] == 4.5

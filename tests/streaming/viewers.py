@@ -32,12 +32,15 @@ def server(**arguments: Any) -> StreamServer:
 
 
 def hub_of(stream_server: StreamServer) -> Hub:
-    hub: Hub = stream_server._service.hub  # type: ignore[union-attr]
+    hub: Hub = stream_server.service.hub  # type: ignore[union-attr]
     return hub
 
 
 def run(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Result of a coroutine; fails if it takes too long."""
+    """Return the result of a coroutine.
+
+    Fails if it takes too long.
+    """
     return asyncio.run(asyncio.wait_for(coroutine, 3 * TIMEOUT))
 
 
@@ -55,7 +58,10 @@ def encoded(
 
 
 def counted(hub: Hub, name: str, **labels: str) -> float:
-    """Value of a metric as Prometheus reads it; 0 where nothing has been counted."""
+    """Return the value of a metric as Prometheus reads it.
+
+    0 where nothing has been counted.
+    """
     return hub.metrics.registry.get_sample_value(f"{PREFIX}{name}", labels) or 0.0
 
 
@@ -67,7 +73,10 @@ def address(server: StreamServer, path: str = "", query: str = "") -> str:
 
 @contextlib.contextmanager
 def producing(server: StreamServer, stream: str = "main", frame: np.ndarray | None = None) -> Iterator[list[int]]:
-    """Publishes from a thread whenever somebody waits, step by step; gives the steps so far."""
+    """Publish from a thread whenever somebody waits.
+
+    Step by step, and the list holds the steps so far.
+    """
     steps: list[int] = []
     errors: list[Exception] = []
     stop = threading.Event()
@@ -96,7 +105,8 @@ def producing(server: StreamServer, stream: str = "main", frame: np.ndarray | No
 async def session(token: str | None = None, **arguments: Any) -> AsyncIterator[aiohttp.ClientSession]:
     """A client without cookies of others, with a token as its bearer if one is given."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    jar = aiohttp.CookieJar(unsafe=True)  # which is what aiohttp calls one that takes cookies of addresses
+    # aiohttp calls a jar unsafe that takes cookies of addresses.
+    jar = aiohttp.CookieJar(unsafe=True)
     async with aiohttp.ClientSession(headers=headers, cookie_jar=jar, **arguments) as client:
         yield client
 
@@ -104,7 +114,10 @@ async def session(token: str | None = None, **arguments: Any) -> AsyncIterator[a
 async def get(
     server: StreamServer, path: str, token: str | None = None, body: bytes | None = None, **headers: str
 ) -> tuple[int, dict[str, str], bytes]:
-    """Status, header and body of the answer to a GET, or to a POST of a body; redirections are not followed."""
+    """Return status, header and body of the answer to a request.
+
+    A GET, or a POST of a body, and redirections are not followed.
+    """
     given: dict[str, Any] = {"data": body, "headers": headers, "allow_redirects": False}
     async with (
         session(token) as client,
@@ -133,23 +146,32 @@ class Viewer:
         await self.say("watch", stream=stream, codec=codec, fps=fps)
 
     async def picture(self, *, ack: bool = True) -> tuple[dict[str, Any], bytes]:
-        """The next picture; texts that come before are kept."""
-        header, payload = await self._next(lambda message: isinstance(message, tuple))
+        """Return the next picture.
+
+        Texts that come before are kept.
+        """
+        header, payload = await self.next_message(lambda message: isinstance(message, tuple))
         if ack:
             await self.say("ack", seq=header["seq"])
         return header, payload
 
     async def text(self, kind: str) -> dict[str, Any]:
-        """The next text of a type; pictures that come before are acknowledged and lost."""
+        """Return the next text of a type.
+
+        Pictures that come before are acknowledged and lost.
+        """
         for i, text in enumerate(self.texts):
             if text["type"] == kind:
                 return self.texts.pop(i)
-        message = await self._next(lambda message: isinstance(message, dict) and message["type"] == kind)
+        message = await self.next_message(lambda message: isinstance(message, dict) and message["type"] == kind)
         self.texts.remove(message)
         return message
 
     async def quiet(self) -> None:
-        """Waits until the server has heard all that was said; pictures that are on their way stay there."""
+        """Wait until the server has heard all that was sent.
+
+        Pictures that are on their way stay there.
+        """
         marker = float(np.random.default_rng().integers(1 << 40))
         await self.say("ping", t=marker)
         while (await self.text("pong"))["t"] != marker:
@@ -157,11 +179,11 @@ class Viewer:
 
     async def end(self) -> int:
         with contextlib.suppress(EOFError):
-            await self._next(lambda message: False)
+            await self.next_message(lambda message: False)
         assert self.closed_with is not None
         return self.closed_with
 
-    async def _next(self, fits: Callable[[Any], bool]) -> Any:
+    async def next_message(self, fits: Callable[[Any], bool]) -> Any:
         while True:
             message = await self.socket.receive(TIMEOUT)
             if message.type is aiohttp.WSMsgType.BINARY:
@@ -180,10 +202,13 @@ class Viewer:
 
 @contextlib.asynccontextmanager
 async def viewer(server: StreamServer, token: str | None = None, **arguments: Any) -> AsyncIterator[Viewer]:
-    """A connected viewer that has been greeted; its greeting is the first of its texts."""
+    """A connected viewer that has been greeted.
+
+    Its greeting is the first of its texts.
+    """
     async with session(token) as client, client.ws_connect(address(server, "ws"), **arguments) as socket:
         guest = Viewer(socket)
-        await guest._next(lambda message: isinstance(message, dict) and message["type"] == "hello")
+        await guest.next_message(lambda message: isinstance(message, dict) and message["type"] == "hello")
         yield guest
 
 
@@ -197,7 +222,10 @@ async def watching(server: StreamServer, codec: Codec = "jpeg") -> AsyncIterator
 
 
 def only_loopback() -> bool:
-    """True where this machine has no address but its own, by which ICE finds no way: 127.0.0.1 is never a candidate."""
+    """Tell whether this machine has no address but loopback.
+
+    ICE finds no way then: 127.0.0.1 is never a candidate.
+    """
     import aioice.ice
 
     return not aioice.ice.get_host_addresses(use_ipv4=True, use_ipv6=True)

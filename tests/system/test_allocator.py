@@ -26,7 +26,8 @@ def test_without_mallopt_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def touch() -> None:
     for _ in range(20):
-        _, _ = torch.ones(1 << 20), torch.ones(1 << 20)  # 4 MiB each
+        # 4 MiB each.
+        _, _ = torch.ones(1 << 20), torch.ones(1 << 20)
 
 
 def keep_and_touch() -> None:
@@ -36,7 +37,8 @@ def keep_and_touch() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     touch()
     faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-    assert not kept or faults < 1000, faults  # 40,960 pages were written
+    # 40,960 pages were written.
+    assert not kept or faults < 1000, faults
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc is asked on Linux only")

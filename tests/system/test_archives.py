@@ -33,7 +33,7 @@ def test_a_flipped_bit_is_seen_where_every_byte_is_read(tmp_path: Path) -> None:
     content[content.index(torch.full((64,), 1.5).numpy().tobytes()) + 17] ^= 1
     (tmp_path / "a.pt").write_bytes(content)
     assert not (read_archive(tmp_path / "a.pt", "archive")["weights"] == 1.5).all()
-    with pytest.raises(ValueError, match=r"archive .*a.pt: checksum mismatch in a/data/0"):
+    with pytest.raises(ValueError, match=r"archive .*a\.pt: .*a/data/0"):
         read_archive(tmp_path / "a.pt", "archive", every_byte=True)
 
 
@@ -43,17 +43,17 @@ def test_an_archive_that_unpacks_to_more_than_itself_is_refused(tmp_path: Path) 
     with zipfile.ZipFile(tmp_path / "a.pt") as old, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as new:
         for name in old.namelist():
             new.writestr(name, old.read(name))
-    with pytest.raises(ValueError, match="declares more than its bytes"):
+    with pytest.raises(ValueError, match=r"declares more"):
         read_archive(packed, "archive")
 
 
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ValueError, match="no regular file"):
+    with pytest.raises(ValueError, match=r"regular file"):
         read_archive(tmp_path / "pipe", "archive")
     with pytest.raises(ValueError, match="a folder"):
         read_archive(tmp_path, "archive")
-    with pytest.raises(FileNotFoundError, match="no such file"):
+    with pytest.raises(FileNotFoundError, match=r"no such file"):
         read_archive(tmp_path / "nothing", "archive")
 
 
@@ -82,7 +82,7 @@ def test_each_row_is_judged_by_itself() -> None:
     assert "[nan, 0.0]" in found.faults[1]
     assert "[0.0, -inf]" in found.faults[2]
     found.check(0, 1)
-    with pytest.raises(BadAction, match="row 1: action must be finite"):
+    with pytest.raises(BadAction, match=r"row 1: action .*finite"):
         found.check()
 
 
@@ -108,7 +108,7 @@ def test_a_choice_is_legal_and_worth_a_number(written: dict[str, Any], wanted: d
 @pytest.mark.parametrize("action", [torch.zeros(2, 2), torch.zeros(3, 1), torch.zeros(2)])
 def test_another_number_of_actions_is_refused(action: torch.Tensor) -> None:
     policy = made(lambda rows: {"action": action}, low=(0.0, 0.0), high=(1.0, 1.0))  # type: ignore[arg-type,return-value]
-    with pytest.raises(BadAction, match="2 finite numbers for each of 3 rows"):
+    with pytest.raises(BadAction, match=r"2 finite .*3 rows"):
         answers(policy, {"x": torch.zeros(3, 1)})
 
 
@@ -126,8 +126,8 @@ def test_observations_that_overflow_in_a_network_bring_no_action(kind: str, tmp_
 
 def test_numbers_of_observations_are_finite() -> None:
     for dtype in (np.float16, np.float32, np.float64):
-        check_finite("want x", np.zeros(3, dtype))
+        check_finite("x", np.zeros(3, dtype))
         for bad in (NAN, INF, -INF):
-            with pytest.raises(BadMessage, match=f"want x; got {bad}"):
-                check_finite("want x", np.array([0, bad], dtype))
-    check_finite("want x", np.zeros(3, np.uint8))
+            with pytest.raises(BadMessage, match=rf"x\b.*{bad}"):
+                check_finite("x", np.array([0, bad], dtype))
+    check_finite("x", np.zeros(3, np.uint8))

@@ -1,4 +1,7 @@
-"""Arguments that users give: what is taken, as what, and what the message says of the rest."""
+"""Arguments that users give.
+
+What is taken, as what, and what the message says of the rest.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ import torch
 from torchrl_gpu.system import arguments
 
 CPU = torch.device("cpu")
-HUGE = 10**5000  # more digits than Python writes out
+# It has more digits than Python writes out.
+HUGE = 10**5000
 
 
 @pytest.mark.parametrize("three", [3, 3.0, np.int64(3), np.uint8(3), np.float32(3.0), np.array(3), torch.tensor(3)])
@@ -38,7 +42,8 @@ def test_whole_numbers_of_every_kind(three: Any) -> None:
         (1e300, "at most 5,000; got 1e+300"),
         (HUGE, "at most 5,000; got a int that cannot be written out"),
     ],
-    ids=lambda _: "",  # pytest could not write them all out
+    # pytest could not write them all out.
+    ids=lambda _: "",
 )
 def test_what_is_no_whole_number_in_range(value: Any, message: str) -> None:
     with pytest.raises(ValueError) as error:
@@ -75,9 +80,9 @@ def test_what_is_no_number_in_range(value: Any, message: str) -> None:
 
 def test_seeds_fit_64_bits() -> None:
     assert arguments.seed("Here", "seed", -(2**63)) == -(2**63)
-    with pytest.raises(ValueError, match=r"^Here: seed must be at most 9,223,372,036,854,775,807; got 92"):
+    with pytest.raises(ValueError, match=r"^Here: seed .*9,223,372,036,854,775,807; got 92"):
         arguments.seed("Here", "seed", 2**63)
-    with pytest.raises(ValueError, match=r"^Here: seed must be a whole number; got 'a'$"):
+    with pytest.raises(ValueError, match=r"^Here: seed .*; got 'a'$"):
         arguments.seed("Here", "seed", "a")
 
 
@@ -85,17 +90,18 @@ def test_flags_words_and_lists() -> None:
     assert arguments.flag("Here", "f", np.bool_(True)) is True
     assert arguments.choices("Here", "w", ["a", "b"], ("a", "b", "c")) == ("a", "b")
     assert arguments.listed("Here", "l", "a list", np.array([1, 2])) == (1, 2)
-    for check, message in (
-        (lambda: arguments.flag("Here", "f", 1), "f must be true or false; got 1"),
-        (lambda: arguments.flag("Here", "f", "no"), "f must be true or false; got 'no'"),
-        (lambda: arguments.choice("Here", "w", ["a"], ("a",)), r"w must be one of a; got \['a'\]"),
-        (lambda: arguments.choices("Here", "w", "ab", ("a", "b")), "w must be a list of words out of a, b; got 'ab'"),
-        (lambda: arguments.choices("Here", "w", 3, ("a", "b")), "w must be a list of words out of a, b; got 3"),
-        (lambda: arguments.choices("Here", "w", ["a", 3], ("a", "b")), "w must be one of a, b; got 3"),
-        (lambda: arguments.listed("Here", "l", "a list", 3), "l must be a list; got 3"),
-    ):
-        with pytest.raises(ValueError, match=rf"^Here: {message}$"):
-            check()
+    for given in (1, "no"):
+        with pytest.raises(ValueError, match=rf"^Here: f .*true or false; got {given!r}$"):
+            arguments.flag("Here", "f", given)
+    with pytest.raises(ValueError, match=r"^Here: w .*one of a; got \['a'\]$"):
+        arguments.choice("Here", "w", ["a"], ("a",))
+    for given in ("ab", 3):
+        with pytest.raises(ValueError, match=rf"^Here: w .*list of .* a, b; got {given!r}$"):
+            arguments.choices("Here", "w", given, ("a", "b"))
+    with pytest.raises(ValueError, match=r"^Here: w .*one of a, b; got 3$"):
+        arguments.choices("Here", "w", ["a", 3], ("a", "b"))
+    with pytest.raises(ValueError, match=r"^Here: l .*a list; got 3$"):
+        arguments.listed("Here", "l", "a list", 3)
 
 
 def test_a_message_is_one_short_line_whatever_came() -> None:
@@ -114,7 +120,8 @@ def test_a_tensor_that_is_as_wanted_is_given_back_itself() -> None:
         for shape in ((2, 3), (None, 3), (None, None)):
             for device in (CPU, None):
                 assert arguments.tensor("Here", "t", value, dtype, shape, device, contiguous=True) is value
-        assert arguments.tensor("Here", "t", value.T, dtype, (3, 2), CPU).shape == (3, 2)  # strides are no matter
+        # Strides do not matter.
+        assert arguments.tensor("Here", "t", value.T, dtype, (3, 2), CPU).shape == (3, 2)
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32])
@@ -123,9 +130,9 @@ def test_integers_become_int64_where_they_may(dtype: torch.dtype) -> None:
     came = arguments.tensor("Here", "t", value, torch.int64, (3,), CPU, cast=True)
     assert came.dtype == torch.int64
     assert came.tolist() == [1, 2, 100]
-    with pytest.raises(ValueError, match=rf"^Here: t must be of dtype int64; got {str(dtype)[6:]}$"):
+    with pytest.raises(ValueError, match=rf"^Here: t .*int64; got {str(dtype)[6:]}$"):
         arguments.tensor("Here", "t", value, torch.int64, (3,), CPU)
-    with pytest.raises(ValueError, match=r"^Here: t must be of dtype int32; got "):
+    with pytest.raises(ValueError, match=r"^Here: t .*int32; got "):
         arguments.tensor("Here", "t", torch.tensor([1]), torch.int32, (1,), CPU, cast=True)
 
 
@@ -149,14 +156,14 @@ def test_what_is_not_the_tensor_wanted(value: Any, message: str) -> None:
 
 
 def test_a_tensor_of_any_device_holds_data() -> None:
-    with pytest.raises(ValueError, match=r"^Here: t must be a dense tensor with data; got one without$"):
+    with pytest.raises(ValueError, match=r"^Here: t .*dense tensor .*; got"):
         arguments.tensor("Here", "t", torch.zeros(2, device="meta"), torch.float32, (2,))
-    with pytest.raises(ValueError, match=r"^Here: t must have shape \(any, 3\); got \(2, 2\)$"):
+    with pytest.raises(ValueError, match=r"^Here: t .*shape \(any, 3\); got \(2, 2\)$"):
         arguments.tensor("Here", "t", torch.zeros(2, 2), torch.float32, (None, 3))
 
 
 def test_what_is_written_in_place_is_contiguous() -> None:
-    with pytest.raises(ValueError, match=r"^Here: t must be contiguous; got strides \(2,\)$"):
+    with pytest.raises(ValueError, match=r"^Here: t .*contiguous; got strides \(2,\)$"):
         arguments.tensor("Here", "t", torch.zeros(4)[::2], torch.float32, (2,), CPU, contiguous=True)
 
 

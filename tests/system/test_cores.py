@@ -12,7 +12,10 @@ from torchrl_gpu.system import cores
 
 
 def machine(root: Path, groups: str, **files: str) -> Path:
-    """A folder with the files of `/proc` and `/sys/fs/cgroup`; `__` in a name stands for a slash."""
+    """A folder with the files of `/proc` and `/sys/fs/cgroup`.
+
+    `__` in a name stands for a slash.
+    """
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/self/cgroup").write_text(groups, encoding="utf-8")
     for name, text in files.items():

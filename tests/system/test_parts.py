@@ -1,4 +1,7 @@
-"""Files and folders that are written beside their place, and the locks that keep one program from another."""
+"""Files and folders that are written next to their place.
+
+Locks keep one program from another.
+"""
 
 from __future__ import annotations
 
@@ -42,16 +45,17 @@ def test_a_part_that_another_program_writes_is_left_alone(is_folder: bool, tmp_p
     with subprocess.Popen([sys.executable, "-c", _HOLDS, str(part)], stdin=pipe, stdout=pipe, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(FileExistsError, match="is being written by") as refused:
+        with pytest.raises(FileExistsError, match=r"written by") as refused:
             Part(path, "Writer", is_folder=is_folder)
         holder.kill()
     assert content.read_text() == "of the other"
     assert str(refused.value).startswith(f"Writer: {path} is being written by ")
     if Path("/proc/self/fd").is_dir():
         assert f"process {holder.pid} (" in str(refused.value)
-    ours = Part(path, "Writer", is_folder=is_folder)  # what the killed program left
+    # The killed program left this.
+    ours = Part(path, "Writer", is_folder=is_folder)
     assert not is_folder or not content.exists()
-    with pytest.raises(FileExistsError, match="is being written by"):
+    with pytest.raises(FileExistsError, match=r"written by"):
         Part(path, "Writer", is_folder=is_folder)
     ours.publish()
     assert path.exists()

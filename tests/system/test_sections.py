@@ -69,7 +69,8 @@ def test_sections_are_ranges_of_torchs_profiler(hand: Hand) -> None:
     with traced, sections.section("step"), sections.section("update"):
         torch.ones(2).sum()
     assert {"step", "update"} <= {each.key for each in traced.key_averages()}
-    with sections.section("step"):  # as before, without
+    # There is no clock here, as before.
+    with sections.section("step"):
         hand.at += 2
     assert seconds()["step"] == 2
 
@@ -96,7 +97,8 @@ def test_the_line_of_a_run_by_hand() -> None:
 def test_a_run_says_where_its_time_went(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level("INFO"):
         fit(module(), tmp_path, 6, EpisodeCheckpoint())
-    (said,) = [record.getMessage() for record in caplog.records if " s of training: " in record.getMessage()]
+    matching = [record.getMessage() for record in caplog.records if " s of training: " in record.getMessage()]
+    (said,) = matching
     names = ("environment", "policy", "replay", "update", "transfer", "logging", "validation", "saving", "Lightning")
     assert said.startswith("OffPolicy: ")
     assert [name for name in names if f" {name} " not in said] == []

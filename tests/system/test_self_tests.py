@@ -1,4 +1,7 @@
-"""Self-tests: their results, failures that end only their subprocess, and the cache."""
+"""Self-tests: their results, their subprocesses and the cache.
+
+A failure ends only its subprocess.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "cache"
     folder.mkdir(mode=0o700)
     monkeypatch.setenv("TORCHRL_GPU_CACHE", str(folder))
-    monkeypatch.setattr(self_tests, "_FAILURES", {})
+    monkeypatch.setattr(self_tests, "KNOWN_FAILURES", {})
     return folder
 
 
@@ -51,10 +54,12 @@ def calls(tmp_path: Path) -> list[int]:
 def test_a_self_test_ends_nothing_but_itself_and_runs_once(how: str, found: str, forks: bool, tmp_path: Path) -> None:
     assert self_test(how, tmp_path, forks).failure() == found
     assert self_test(how, tmp_path, forks).failure() == found
-    self_tests._FAILURES.clear()  # as another process begins
+    # Another process begins like this.
+    self_tests.KNOWN_FAILURES.clear()
     assert self_test(how, tmp_path, forks).failure() == found
     processes = calls(tmp_path)
-    assert len(processes) == (2 if forks and sys.platform == "linux" and found else 1)  # a subprocess tells failures
+    # A subprocess tells failures.
+    assert len(processes) == (2 if forks and sys.platform == "linux" and found else 1)
     assert os.getpid() not in processes
 
 
@@ -81,20 +86,23 @@ def test_it_runs_again_when_what_it_depends_on_changes(tmp_path: Path) -> None:
 
 
 def test_forgotten_results_are_found_once(tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(self_tests, "_reads_disk", True)  # and again when this test is over
+    # monkeypatch restores it when this test is over.
+    monkeypatch.setattr(self_tests, "reads_disk", True)
     self_test("works", tmp_path).keep("an old failure")
     assert self_test("works", tmp_path).failure() == "an old failure"
     self_tests.forget_results()
     assert self_test("works", tmp_path).failure() == self_test("works", tmp_path).failure() == ""
     assert len(calls(tmp_path)) == 1
-    monkeypatch.setattr(self_tests, "_reads_disk", True)
-    self_tests._FAILURES.clear()
-    assert self_test("works", tmp_path).known_failure() == ""  # the next process's
+    monkeypatch.setattr(self_tests, "reads_disk", True)
+    self_tests.KNOWN_FAILURES.clear()
+    # This is the next process's result.
+    assert self_test("works", tmp_path).known_failure() == ""
     assert len(list(empty_cache.iterdir())) == 1
 
 
 def test_without_a_subprocess_it_runs_here(tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert self_test("busy", tmp_path).failure() == "Unavailable: the device takes one process"  # here, too
+    # Here, too.
+    assert self_test("busy", tmp_path).failure() == "Unavailable: the device takes one process"
     assert calls(tmp_path)[1] == os.getpid() != calls(tmp_path)[0]
     monkeypatch.setattr(sys, "executable", "")
     assert self_test("works", tmp_path).failure() == ""
@@ -126,7 +134,7 @@ def test_a_spoilt_file_is_no_result(spoilt: bytes, tmp_path: Path, empty_cache: 
     self_test("is wrong", tmp_path).keep("wrong numbers")
     assert self_test("is wrong", tmp_path).known_failure() == "wrong numbers"
     kept(empty_cache).write_bytes(spoilt)
-    self_tests._FAILURES.clear()
+    self_tests.KNOWN_FAILURES.clear()
     assert self_test("is wrong", tmp_path).known_failure() is None
 
 
@@ -143,7 +151,7 @@ def test_the_file_says_what_it_is_of(tmp_path: Path, empty_cache: Path) -> None:
 def test_others_cannot_write_a_result(tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     self_test("is wrong", tmp_path).keep("")
     empty_cache.chmod(0o777)
-    self_tests._FAILURES.clear()
+    self_tests.KNOWN_FAILURES.clear()
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert self_test("is wrong", tmp_path).known_failure() is None
@@ -157,7 +165,7 @@ def test_without_a_folder_results_last_as_long_as_the_process(tmp_path: Path, mo
     monkeypatch.setattr(self_tests, "private_folder", lambda: None)
     self_test("works", tmp_path).keep("")
     assert self_test("works", tmp_path).known_failure() == ""
-    self_tests._FAILURES.clear()
+    self_tests.KNOWN_FAILURES.clear()
     assert self_test("works", tmp_path).known_failure() is None
 
 
@@ -169,5 +177,6 @@ def test_it_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture, mon
     assert (record.levelno, record.getMessage()) == (logging.INFO, "self-test of what works, once on this machine")
     monkeypatch.setattr(self_tests, "_NOTICE_S", 0.0)
     assert self_test("is wrong", tmp_path).failure() == "wrong numbers"
-    (record,) = [each for each in caplog.records if each.levelno == logging.WARNING]
+    matching = [each for each in caplog.records if each.levelno == logging.WARNING]
+    (record,) = matching
     assert record.getMessage().startswith("self-test of what is wrong, once on this machine: up to a minute")

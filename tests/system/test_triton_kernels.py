@@ -12,7 +12,8 @@ from torchrl_gpu.system import triton_kernels
 from torchrl_gpu.system.self_tests import SelfTest
 from torchrl_gpu.system.triton_kernels import load_kernels, problem_of, versions
 
-NAME = "torchrl_gpu.system.self_tests"  # any module that can be imported
+# Any module that can be imported will do.
+NAME = "torchrl_gpu.system.self_tests"
 CUDA = torch.device("cuda", 0)
 
 

@@ -13,7 +13,8 @@ from torchrl_gpu.policies.policy import Policy
 
 ALONE = {"robots": 1, "cores": 0, "obstacles": 0, "min_distance": 20.0}
 CROWD = {"robots": 4, "cores": 3, "obstacles": 3, "min_distance": 25.0}
-AHEAD, IDLE = 7, 4  # of v2: full acceleration; nothing
+# Actions of v2: full acceleration, and nothing.
+AHEAD, IDLE = 7, 4
 
 
 def marine_env(num_envs: int = 8, **changes: Any) -> MarineNavEnv:

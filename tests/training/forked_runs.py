@@ -1,4 +1,7 @@
-"""Shipped configs in small, each run in a process of its own, so that it can be killed at any moment."""
+"""Shipped configs in small, each run in a process of its own.
+
+So it can be killed at any moment.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ NAMES = configs.names()
 
 
 def arguments(name: str, folder: Path, updates: int = UPDATES) -> list[str]:
-    """Of a run of so many updates that saves whenever it can, and logs every training step as CSV."""
+    """Arguments of a run of some updates.
+
+    It saves whenever it can, and logs every training step as CSV.
+    """
     by_worlds = name.startswith("navigation_") or name == "ppo_marine.yaml"
     few = test_configs.shortened(name, folder) if by_worlds else test_end_to_end.small(name)
     few = [each for each in few if "max_steps" not in each or "model." in each or "data." in each]
@@ -74,7 +80,7 @@ def _command(args: list[str], killed_when_saved: int | None) -> int:
 
 
 def _die_when_saved(most: int) -> None:
-    save, made = EpisodeCheckpoint._save_numbered, Counter[str]()
+    save, made = EpisodeCheckpoint.save_numbered, Counter[str]()
 
     def dying(self: EpisodeCheckpoint, *args: Any) -> None:
         save(self, *args)
@@ -82,7 +88,7 @@ def _die_when_saved(most: int) -> None:
         if made["saved"] == most:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    EpisodeCheckpoint._save_numbered = dying  # type: ignore[method-assign]
+    EpisodeCheckpoint.save_numbered = dying  # type: ignore[method-assign]
 
 
 def result(folder: Path, name: str) -> dict[str, Any]:
@@ -99,7 +105,8 @@ def result(folder: Path, name: str) -> dict[str, Any]:
         for lane, (first, newest) in enumerate(zip(ring["first"].tolist(), ring["newest"].tolist(), strict=True)):
             slots = ring["frames"].shape[1]
             there = {number % slots for number in range(first, newest + 1)}
-            ring["frames"][lane, [slot for slot in range(slots) if slot not in there]] = 0  # of no clip any more
+            # Frames in other slots belong to no clip any more.
+            ring["frames"][lane, [slot for slot in range(slots) if slot not in there]] = 0
     return found
 
 
@@ -109,7 +116,14 @@ def curves(folder: Path) -> list[list[dict[str, str]]]:
 
 
 def rows(path: Path) -> list[dict[str, str]]:
-    """Lines of a table, without the last one where it has been torn; empty cells left out."""
+    """Return the lines of a table, without a last one that is torn.
+
+    Empty cells are left out.
+    """
     lines = path.read_text(encoding="utf-8").split("\n")
     found = list(csv.DictReader(lines[:-1]))
-    return [{name: value for name, value in row.items() if value} for row in found]
+    return [_without_empty_cells(row) for row in found]
+
+
+def _without_empty_cells(row: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in row.items() if value}

@@ -1,4 +1,6 @@
-"""A program of two processes whose second one is killed once; torchrun starts both again. Run by test_ranks.py.
+"""A program of two processes whose second one is killed once.
+
+torchrun starts both again. test_ranks.py runs it.
 
 python -m torch.distributed.run --nproc-per-node 2 --max-restarts 1 tests/training/killed_rank.py FOLDER
 """

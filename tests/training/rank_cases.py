@@ -1,4 +1,7 @@
-"""A small run of every module, for one process or for one of several; and rows that an update is given."""
+"""A small run of every module, for one process or one of several.
+
+And rows that an update is given.
+"""
 
 from __future__ import annotations
 
@@ -43,10 +46,14 @@ from torchrl_gpu.training import (
 from torchrl_gpu.training.run import EnvRun
 
 NAMES = ("dqn", "ppo", "packer", "cloning", "afterstates", "video")
-GIVEN = ("dqn", "ppo", "packer")  # whose updates are compared with those of one process of the double batch
-AVERAGED = ("packer", "afterstates")  # with averaged weights, too: some of which learn by gradients, or none
-CROSSING = ("dqn", "cloning")  # that go on on another number of processes: by environments, and by rows
-STEPS = 4  # updates of a whole run; it is saved at half of them, too
+# Modules whose updates are compared with those of one process of the double batch.
+GIVEN = ("dqn", "ppo", "packer")
+# Modules that run with averaged weights too: some learn by gradients, or none do.
+AVERAGED = ("packer", "afterstates")
+# Modules that resume on another number of processes: by environments, and by rows.
+CROSSING = ("dqn", "cloning")
+# Updates of a whole run, which is also saved at half of them.
+STEPS = 4
 Sgd = partial(torch.optim.SGD, lr=0.1)
 ONE_UPDATE = {"updates_per_step": 1}
 
@@ -100,7 +107,10 @@ def write_rows(folder: Path) -> None:
 
 
 def callbacks(name: str) -> list[Callback]:
-    """Checkpoints at half of the run and, of cloning, a stop that must come at the same step everywhere."""
+    """Return the callbacks of a run: checkpoints at half of it.
+
+    In cloning also a stop that must come at the same step everywhere.
+    """
     saver = EpisodeCheckpoint(every_n_updates=STEPS // 2, keep=100)
     stop = EarlyStopping("val/loss", patience=50, check_on_train_epoch_end=False)
     return [saver, stop] if name == "cloning" else [saver]
@@ -117,7 +127,8 @@ def fit(
     module, data = given
     max_steps = kw.pop("max_steps", STEPS)
     torch.manual_seed(kw.pop("seed", 1))
-    validation = 1.0 if name == "cloning" else 0.0  # which alone has a callback that wants it
+    # Only cloning has a callback that needs a validation.
+    validation = 1.0 if name == "cloning" else 0.0
     trainer: Trainer = tiny.trainer(folder, max_steps, *callbacks(name), *more, limit_val_batches=validation, **kw)
     trainer.fit(module, datamodule=data, ckpt_path=ckpt_path, weights_only=True)
     return module
@@ -143,7 +154,10 @@ def draw(name: str, folder: Path) -> dict[str, torch.Tensor]:
 
 
 class Given(Callback):
-    """Updates from rows that are given, in place of what is played; keeps the gradient."""
+    """Make updates from given rows in place of played ones.
+
+    It keeps the gradient.
+    """
 
     def __init__(self, rows: dict[str, torch.Tensor], rank: int, processes: int) -> None:
         share = len(next(iter(rows.values()))) // processes

@@ -1,4 +1,7 @@
-"""Runs of one of two nodes, as torchrun starts them; test_ranks.py looks at what they leave."""
+"""Runs of one of two nodes, as torchrun starts them.
+
+test_ranks.py looks at what they leave.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,17 @@ from torchrl_gpu.callbacks import EpisodeCheckpoint, FrameStream
 from torchrl_gpu.policies.weights import unpacked_state
 from torchrl_gpu.training.lightning_callbacks import RunAveraging
 
-FOLDER, RANK = Path(), 0  # set by `main`
+# `main` sets both.
+FOLDER, RANK = Path(), 0
 TWO: dict[str, Any] = {"accelerator": "cpu", "devices": 1, "num_nodes": 2, "strategy": "ddp"}
 TOLD: dict[str, Any] = {}
 
 
 class Watch(Callback):
-    """Notes after each update if all processes have the same weights, to the last bit, and who streams."""
+    """Note after each update if all processes have the same weights.
+
+    To the last bit, and who streams.
+    """
 
     def __init__(self) -> None:
         self.agreed: list[bool] = []
@@ -56,14 +63,18 @@ def whole(name: str) -> None:
 
 
 class Averages(Callback):
-    """Notes after each update if all processes have the same average, to the last bit, and others than the weights."""
+    """Note after each update if all processes have the same average.
+
+    To the last bit, and if it differs from the weights.
+    """
 
     def __init__(self) -> None:
         self.agreed: list[bool] = []
         self.moved: list[bool] = []
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, *args: Any) -> None:
-        (averaging,) = [each for each in trainer.callbacks if isinstance(each, RunAveraging)]  # type: ignore[attr-defined]
+        matching = [each for each in trainer.callbacks if isinstance(each, RunAveraging)]  # type: ignore[attr-defined]
+        (averaging,) = matching
         own = cases.weights_of(averaging._average_model.module)  # type: ignore[arg-type,union-attr]
         self.agreed.append(torch.equal(own, trainer.strategy.broadcast(own)))
         self.moved.append(not torch.equal(own, cases.weights_of(pl_module)))
@@ -95,7 +106,10 @@ def given(name: str) -> None:
 
 
 def by_episodes() -> None:
-    """Processes pass multiples of episodes at different steps, as their seeds differ; the first one decides."""
+    """The first process decides when a checkpoint is due.
+
+    Processes pass multiples of episodes at different steps, as their seeds differ.
+    """
     saver = EpisodeCheckpoint(every_n_episodes=2, keep=100)
     made = tiny.fit(tiny.module(env={"seed": 1}), FOLDER / "by episodes", 12, saver, **TWO)
     logged = {key: value.item() for key, value in made.trainer.callback_metrics.items() if key.startswith("train/")}

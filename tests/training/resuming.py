@@ -33,7 +33,10 @@ def check_checkpoint(path: Path, module: nn.Module | None = None) -> None:
 
 
 def everything(checkpoint: Path) -> dict[str, Any]:
-    """All that a run consists of: weights, targets, optimizer, schedule, environment, generators, replay."""
+    """Return all that a run consists of.
+
+    Weights, targets, optimizer, schedule, environment, generators, replay.
+    """
     return without_replay(checkpoint) | {"replay": torch.load(part_of(checkpoint), weights_only=True)["replay"]}
 
 
@@ -54,15 +57,24 @@ def as_if_saved_on_cuda(checkpoint: Path) -> Path:
 
 
 def differences(ours: Any, theirs: Any, where: str = "") -> list[str]:
-    """Places at which two trees of tensors and plain values are not the same, bit by bit."""
+    """Return the places at which two trees differ by a bit.
+
+    They hold tensors and plain values.
+    """
     if isinstance(ours, dict):
         if set(ours) != set(theirs):
             return [f"{where}: {sorted(set(ours) ^ set(theirs))}"]
-        return [found for key in ours for found in differences(ours[key], theirs[key], f"{where}.{key}")]
+        found = []
+        for key in ours:
+            found += differences(ours[key], theirs[key], f"{where}.{key}")
+        return found
     if isinstance(ours, (list, tuple)):
         if len(ours) != len(theirs):
             return [f"{where}: {len(ours)} and {len(theirs)} entries"]
         pairs = zip(ours, theirs, strict=True)
-        return [found for i, (a, b) in enumerate(pairs) for found in differences(a, b, f"{where}[{i}]")]
+        found = []
+        for i, (a, b) in enumerate(pairs):
+            found += differences(a, b, f"{where}[{i}]")
+        return found
     same = torch.equal(ours, theirs) if isinstance(ours, Tensor) else ours == theirs
     return [] if same else [where]

@@ -1,4 +1,7 @@
-"""Learning of afterstate values: against a naive twin, resumed to the last bit, and as a run of Lightning's."""
+"""Learning of afterstate values.
+
+Against a naive twin, resumed to the last bit, and as a run of Lightning's.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,8 @@ def module(**changes: Any) -> AfterstateLearning:
 
 def refined(env: PackingEnv | None = None, **changes: Any) -> AfterstateLearning:
     settings = {"rollout_steps": 6, "sweeps": 2, "batch_size": 32, "optimizer": partial(torch.optim.Adam, lr=3e-3)}
-    torch.manual_seed(1)  # of the first weights
+    # The seed of the first weights.
+    torch.manual_seed(1)
     tables = partial(RefinedTables, patches=["2x2", "1x3"], sides=(1, 3), candidates=3, width=16)
     return AfterstateLearning(env or environment(), tables, **settings | changes)
 
@@ -76,7 +80,10 @@ def fit(
 
 @pytest.mark.parametrize("lam", [0.0, 0.6, 1.0])
 def test_a_sweep_is_that_of_a_naive_twin(lam: float, tmp_path: Path) -> None:
-    """Written from the definition: one step of one trajectory after the other, returns summed forwards."""
+    """Against a twin written from the definition.
+
+    One step of one trajectory after the other, with returns summed forwards.
+    """
     made = module(lam=lam, sweeps=1, rate=0.3)
     twin = PatchTables(made.space, ["2x2", "1x3"])
     g = torch.Generator().manual_seed(5)
@@ -119,7 +126,8 @@ def test_a_run_that_is_stopped_and_resumed(make: Any, learned: str, tmp_path: Pa
     fit(make(), tmp_path / "straight", 8)
     fit(make(), tmp_path / "parts", 4)
     fit(make(), tmp_path / "parts", 8, ckpt_path=str(tmp_path / "parts" / "step=4.ckpt"))
-    straight, parts = (without_replay(tmp_path / name / "step=8.ckpt") for name in ("straight", "parts"))
+    straight = without_replay(tmp_path / "straight" / "step=8.ckpt")
+    parts = without_replay(tmp_path / "parts" / "step=8.ckpt")
     assert differences(straight, parts) == []
     assert straight["state_dict"][learned].any()
 
@@ -133,7 +141,8 @@ def test_a_run_in_whole_calls_is_one_of_single_steps(tmp_path: Path) -> None:
         fit(module(), tmp_path / "single", 6)
     assert asked.called
     assert asked_too.called
-    whole, single = (without_replay(tmp_path / name / "step=6.ckpt") for name in ("whole", "single"))
+    whole = without_replay(tmp_path / "whole" / "step=6.ckpt")
+    single = without_replay(tmp_path / "single" / "step=6.ckpt")
     assert differences(whole, single) == []
 
 
@@ -157,7 +166,10 @@ def test_goals_are_returns_summed_forwards(lam: float) -> None:
 
 
 def test_the_network_learns_and_the_tables_stay(tmp_path: Path) -> None:
-    """From tables that know nothing: the network finds what a bin is worth by how full it is."""
+    """The network learns from tables that know nothing.
+
+    It finds what a bin is worth by how full it is.
+    """
     made = refined(rollout_steps=24, sweeps=8)
     weight, errors = made.tables.weight.clone(), []
     for steps in (8, 240):
@@ -180,11 +192,10 @@ def test_a_run_begins_with_the_tables_of_another(tmp_path: Path) -> None:
     fit(made, tmp_path / "refined", 1)
     torch.testing.assert_close(made.tables.weight, trained.tables.weight, rtol=1e-3, atol=1e-4)
     last = str(tmp_path / "refined" / "step=1.ckpt")
-    (tmp_path / "policy.safetensors").unlink()  # a run that goes on does without
+    # A resumed run does without the file.
+    (tmp_path / "policy.safetensors").unlink()
     fit(refined(warm_start=tmp_path / "policy.safetensors", sweeps=1), tmp_path / "refined", 2, ckpt_path=last)
-    with pytest.raises(
-        ValueError, match=r"warm_start rs: tables must have PatchPlan\(shapes=\('2x2', '1x3'\), levels=4\)"
-    ):
+    with pytest.raises(ValueError, match=r"warm_start rs: .*PatchPlan\(shapes=\('2x2', '1x3'\), levels=4\)"):
         fit(refined(warm_start="rs"), tmp_path, 1)
 
 
@@ -208,7 +219,8 @@ def test_a_checkpoint_with_whole_tables_goes_on(tmp_path: Path) -> None:
     content["state_dict"] = unpacked_state("file", made, content["state_dict"])
     torch.save(content, path)
     fit(module(), tmp_path / "parts", 8, ckpt_path=str(path))
-    straight, parts = (without_replay(tmp_path / name / "step=8.ckpt") for name in ("straight", "parts"))
+    straight = without_replay(tmp_path / "straight" / "step=8.ckpt")
+    parts = without_replay(tmp_path / "parts" / "step=8.ckpt")
     assert differences(straight, parts) == []
 
 
@@ -219,7 +231,8 @@ def test_an_average_of_tables_goes_on(tmp_path: Path) -> None:
     fit(module(), tmp_path / "straight", 8, callbacks=[averaging()])
     fit(module(), tmp_path / "parts", 4, callbacks=[averaging()])
     fit(module(), tmp_path / "parts", 8, str(tmp_path / "parts" / "step=4.ckpt"), callbacks=[averaging()])
-    straight, parts = (without_replay(tmp_path / name / "step=8.ckpt") for name in ("straight", "parts"))
+    straight = without_replay(tmp_path / "straight" / "step=8.ckpt")
+    parts = without_replay(tmp_path / "parts" / "step=8.ckpt")
     assert differences(straight, parts) == []
     average, current = straight["state_dict"], straight["current_model_state"]
     assert {len(each["tables.weight"]) for each in (average, current)} == {len(current["tables.learned"])}
@@ -262,14 +275,15 @@ def test_a_stranger_names_entries_that_are_not_there(tmp_path: Path) -> None:
     path, _, content = policy_file(tmp_path)
     content["state_dict"]["tables.learned"][-1] = 2**31 - 1
     torch.save(content, path)
-    with pytest.raises(ValueError, match=r"^policy .*: weights: learned must rise, .*torch.int32"):
+    with pytest.raises(ValueError, match=r"^policy .*: weights: learned .*torch\.int32"):
         load_policy(path, "cpu")
 
 
 def test_a_small_file_names_large_tables(tmp_path: Path) -> None:
     """No memory is taken for what it says."""
     path, made, content = policy_file(tmp_path)
-    large = {"patches": ["2x4"], "levels": 9}  # 100 million entries, 1.2 GB
+    # 100 million entries, 1.2 GB.
+    large = {"patches": ["2x4"], "levels": 9}
     made.run_config["model"]["init_args"]["tables"]["init_args"] = large
     content[ENTRY] = {"config": made.run_config}
     torch.save(content, path)
@@ -299,7 +313,10 @@ def test_environments_that_it_cannot_learn_in(env: Any, message: str) -> None:
 
 
 def test_the_training_step_reads_nothing_back(tmp_path: Path) -> None:
-    """By the operators that a GPU runs; what is made once is made before."""
+    """The operators that a GPU runs read nothing back.
+
+    What is made once is made before.
+    """
     made = AfterstateLearning(environment(backend="eager"), partial(PatchTables, patches=["2x2", "3x3:1"]))
     with mock.patch.object(native, "runs_on", return_value=False):
         fit(made, tmp_path, 1)
@@ -310,7 +327,7 @@ def test_the_training_step_reads_nothing_back(tmp_path: Path) -> None:
 
 
 def test_one_step_has_no_return() -> None:
-    with pytest.raises(ValueError, match="rollout_steps must be 2 or more for refined tables, not 1"):
+    with pytest.raises(ValueError, match=r"rollout_steps .*2\b.*refined.* not 1"):
         refined(rollout_steps=1)
 
 

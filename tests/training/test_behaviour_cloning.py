@@ -1,4 +1,7 @@
-"""Behaviour cloning as Lightning runs it: it learns, stops early, resumes bit for bit, refuses what does not fit."""
+"""Behaviour cloning as Lightning runs it.
+
+It learns, stops early, resumes bit for bit, and refuses what does not fit.
+"""
 
 from __future__ import annotations
 
@@ -62,8 +65,10 @@ def test_it_learns_a_rule_and_packs_as_it(bins: Path, tmp_path: Path, capsys: py
     trainer = fit(module, given, tmp_path, 100)
     logged = trainer.callback_metrics
     assert trainer.global_step == 100
-    assert logged["val/agreement"] > 0.55  # 0.31 of a network that has learned nothing
-    assert logged["val/loss"] < 1.5  # of 3.0
+    # A network that has learned nothing reaches 0.31.
+    assert logged["val/agreement"] > 0.55
+    # It begins at 3.0.
+    assert logged["val/loss"] < 1.5
     assert 0 < logged["val/utilization"] <= 1
     module.trainer.test(module, given, verbose=False)
     assert "BC" in capsys.readouterr().out
@@ -74,11 +79,13 @@ def test_a_run_goes_on_bit_for_bit(bins: Path, tmp_path: Path) -> None:
         return [EpisodeCheckpoint(monitor="val/agreement"), EarlyStopping("val/agreement", mode="max", patience=50)]
 
     fit(choice(), data(bins), tmp_path / "straight", 38, *saver())
-    fit(choice(), data(bins), tmp_path / "halves", 14, *saver())  # in the middle of an epoch, and of a pass
+    # It stops in the middle of an epoch, and of a pass.
+    fit(choice(), data(bins), tmp_path / "halves", 14, *saver())
     half = resuming.last(tmp_path / "halves")
     torch.manual_seed(99)
     fit(choice(), data(bins), tmp_path / "halves", 38, *saver(), ckpt_path=str(half))
-    ours, theirs = (resuming.without_replay(resuming.last(tmp_path / name)) for name in ("straight", "halves"))
+    ours = resuming.without_replay(resuming.last(tmp_path / "straight"))
+    theirs = resuming.without_replay(resuming.last(tmp_path / "halves"))
     assert resuming.differences(ours, theirs) == []
     assert ours["agent_space"]["source"] == "PackingEnv"
 
@@ -86,15 +93,17 @@ def test_a_run_goes_on_bit_for_bit(bins: Path, tmp_path: Path) -> None:
 def test_every_row_is_drawn_once_in_a_pass_and_the_seed_decides_when(bins: Path, tmp_path: Path) -> None:
     module = choice(batch_size=16)
     fit(module, data(bins), tmp_path, 1)
-    rows = len(module._rows)
-    drawn = [module._draw(update) for update in range(rows // 16)]
+    rows = len(module.train_rows)
+    drawn = [module.draw_rows(update) for update in range(rows // 16)]
     assert len(torch.cat(drawn).unique()) == 16 * (rows // 16)
-    assert set(torch.cat(drawn).tolist()) <= set(module._rows.tolist())
-    assert not torch.equal(drawn[0], module._draw(rows // 16))  # of the next pass
-    assert torch.equal(drawn[1], module._draw(1))
-    module.seed = 1
-    module._pass = None
-    assert not torch.equal(drawn[0], module._draw(0))
+    assert set(torch.cat(drawn).tolist()) <= set(module.train_rows.tolist())
+    # These rows are of the next pass.
+    assert not torch.equal(drawn[0], module.draw_rows(rows // 16))
+    assert torch.equal(drawn[1], module.draw_rows(1))
+    other = choice(batch_size=16, seed=1)
+    fit(other, data(bins), tmp_path / "other", 1)
+    assert torch.equal(other.train_rows, module.train_rows)
+    assert not torch.equal(drawn[0], other.draw_rows(0))
 
 
 @pytest.mark.parametrize(("updates_per_step", "steps"), [(10, 1), (2, 2), (4, 1), (3, 1)])
@@ -127,14 +136,14 @@ def test_robomimics_masks_split_the_episodes(tmp_path: Path, caplog: pytest.LogC
     assert given.train_rows.tolist() == list(range(8))
     assert given.held_rows.tolist() == list(range(8, 15))
     assert "mask" not in caplog.text
-    with pytest.raises(ValueError, match=r"other episodes in mask/train than in mask/more.* 1 in both"):
+    with pytest.raises(ValueError, match=r"mask/train .*mask/more.* 1 "):
         data(path, masks=["train", "more"]).setup("fit")
-    with pytest.raises(ValueError, match=r"episodes of mask/some.* masks \['more', 'train', 'valid'\]"):
+    with pytest.raises(ValueError, match=r"mask/some.* masks \['more', 'train', 'valid'\]"):
         data(path, masks=["train", "some"]).setup("fit")
-    with pytest.raises(ValueError, match=r"episodes of mask/train.* no masks"):
+    with pytest.raises(ValueError, match=r"mask/train.* no masks"):
         data(row_files.write_rows(tmp_path / "rows"), masks=["train", "valid"]).setup("fit")
     for masks in (["train"], ["train", "train"]):
-        with pytest.raises(ValueError, match=r"masks must be two names, such as \[train, valid\]"):
+        with pytest.raises(ValueError, match=r"masks .*\[train, valid\]"):
             data(path, masks=masks)
 
 
@@ -153,7 +162,7 @@ def test_a_sensor_that_the_policy_does_not_take_may_be_broken(tmp_path: Path, ca
     assert given.demonstrations is not None
     assert given.demonstrations.num_episodes == 2
     assert "1 episodes skipped" in caplog.text
-    with pytest.raises(ValueError, match="on_bad must be one of raise, skip"):
+    with pytest.raises(ValueError, match=r"on_bad .*raise, skip"):
         data(path, on_bad="pass")
 
 
@@ -173,7 +182,8 @@ def test_it_stops_early(bins: Path, tmp_path: Path) -> None:
     module.make_optimizer = nothing
     stop = EarlyStopping("val/agreement", mode="max", patience=2)
     trainer = fit(module, data(bins, num_val_episodes=0), tmp_path, 1000, stop)
-    assert trainer.global_step == 3 * 10  # the first validation, and two that are no better
+    # It stops after the first validation and two that are no better.
+    assert trainer.global_step == 3 * 10
     assert "val/utilization" not in trainer.callback_metrics
 
 
@@ -252,7 +262,7 @@ def test_values_of_another_environment(name: str, bins: Path, tmp_path: Path) ->
 def test_items_that_are_others(tmp_path: Path) -> None:
     env = tiny.packing_env(items=RandomBoxes(1, 2))
     path = memmap.save(play_rows(suite_for(env, 9, seed=5), DeepestBottomLeft(env), 9), tmp_path / "rows")
-    with pytest.raises(ValueError, match=r"rows of the items of this PackingEnv.* those of others"):
+    with pytest.raises(ValueError, match=r"items of .*PackingEnv.* those of others"):
         fit(choice(), data(path), tmp_path, 1)
 
 
@@ -270,10 +280,10 @@ def test_an_action_that_is_not_legal_there(bins: Path, tmp_path: Path) -> None:
 
 def test_entries_that_are_missing_or_of_another_shape(bins: Path, tmp_path: Path) -> None:
     path = spoilt(bins, tmp_path, box_heightmap=None)
-    with pytest.raises(ValueError, match=r"an entry box_heightmap, which PackingEnv shows.* action, item_id"):
+    with pytest.raises(ValueError, match=r"entry box_heightmap, .*PackingEnv.* action, item_id"):
         fit(choice(), data(path), tmp_path, 1)
     path = spoilt(bins, tmp_path / "b", box_heightmap=memmap.open_saved(bins).rows["box_heightmap"][:, :4])
-    with pytest.raises(ValueError, match=r"box_heightmap must have shape \(\d+, 5, 5\); got \(\d+, 4, 5\)"):
+    with pytest.raises(ValueError, match=r"box_heightmap .*\(\d+, 5, 5\); got \(\d+, 4, 5\)"):
         fit(choice(), data(path), tmp_path, 1)
 
 
@@ -304,7 +314,7 @@ def test_wrong_arguments(arguments: dict[str, Any], says: str) -> None:
 
 
 def test_demonstrations_are_needed(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"data must be .* not PackingEpisodes"):
+    with pytest.raises(ValueError, match=r"data .*not PackingEpisodes"):
         tiny.trainer(tmp_path).fit(choice(), tiny.data())
-    with pytest.raises(ValueError, match="held_out must lie between 0 and 1"):
+    with pytest.raises(ValueError, match=r"held_out .*0 and 1"):
         DemonstrationEpisodes("x", held_out=1.0)

@@ -1,4 +1,7 @@
-"""The shipped runs of robots and dishes, shortened: what the commands of `lightning` do with them."""
+"""The shipped runs of robots and dishes, shortened.
+
+What the commands of `lightning` do with them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ FILM = ["--trainer.callbacks+=torchrl_gpu.callbacks.TrainingFilm", "--trainer.ca
 
 
 def shortened(name: str, folder: Path, **more: Any) -> list[str]:
-    """Arguments of a run of a few updates with few, short episodes; everything else is as shipped."""
+    """Arguments of a run of a few updates with few, short episodes.
+
+    Everything else is as shipped.
+    """
     options: dict[str, Any] = {
         "model.env.num_envs": 4,
         "data.steps_per_epoch": 2,
@@ -51,7 +57,8 @@ def shortened(name: str, folder: Path, **more: Any) -> list[str]:
 
 
 def test_every_config_is_tested() -> None:
-    others = ("packing", "ppo_packing", "bc")  # in `test_end_to_end`
+    # `test_end_to_end` runs the others.
+    others = ("packing", "ppo_packing", "bc")
     tested = [*NAVIGATION, "ppo_marine.yaml", *SHIFTS]
     assert sorted(tested) == sorted(name for name in configs.names() if not name.startswith(others))
 
@@ -82,7 +89,8 @@ def test_it_trains_and_shows(name: str, trained: Callable[[str], Path]) -> None:
         assert ("training: clip of environment 0" in images) is (name == "dishwashing_video.yaml")
     else:
         assert {"train/loss", "val/success", "val/collision_rate", "val/arrived"} <= scalars
-        assert name == "ppo_marine.yaml" or {"train/success", "train/collided"} <= scalars  # no episode has ended
+        # PPO ends no episode in this time.
+        assert name == "ppo_marine.yaml" or {"train/success", "train/collided"} <= scalars
         assert "crossings" in images
 
 
@@ -101,7 +109,8 @@ def test_commands_that_go_on_from_a_checkpoint(
     tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    shutil.copytree(trained(name), folder := tmp_path / "copy")
+    folder = tmp_path / "copy"
+    shutil.copytree(trained(name), folder)
     options, checkpoint = shortened(name, folder), f"--ckpt_path={folder / 'checkpoints' / 'last.ckpt'}"
     capfd.readouterr()
     for command in ("validate", "test", "predict"):

@@ -1,4 +1,7 @@
-"""Small promises about the end of a run and about going on from it: each fault in one plain line."""
+"""Small promises about the end of a run and about resuming it.
+
+Each fault is said in one plain line.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,8 @@ RUNS = [each for each in vars(training).values() if isinstance(each, type) and i
     ("limits", "planned"),
     [
         ({"max_steps": 6_000}, 6_000),
-        ({"max_steps": -1, "max_epochs": 1}, 6),  # 3 training steps of 2 updates
+        # 3 training steps of 2 updates.
+        ({"max_steps": -1, "max_epochs": 1}, 6),
         ({"max_steps": 6_000, "max_epochs": 1}, 6),
         ({"max_steps": -1, "max_epochs": 10**6}, 6 * 10**6),
         ({"max_steps": -1, "max_epochs": 10, "limit_train_batches": 1}, 20),
@@ -43,7 +47,7 @@ def test_auto_looks_at_every_limit(limits: dict[str, Any], planned: float, tmp_p
     run = module(torch_compile="auto")
     run.trainer = trainer(tmp_path, **limits)  # type: ignore[assignment]
     run.trainer.datamodule = data()  # type: ignore[attr-defined]
-    assert run._planned_updates() == planned
+    assert run.planned_updates() == planned
     assert run.compiles is (planned >= 5_000)
 
 
@@ -87,7 +91,10 @@ def test_epochs_that_are_over_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("steps", "told"), [(4, False), (3, True)])
 def test_a_cut_within_a_training_step_is_told(steps: int, told: bool, tmp_path: Path) -> None:
-    """Of two updates a training step. Where nothing is told a run that goes on is the one that never stopped."""
+    """A cut within a training step of two updates is reported.
+
+    Without a report, a resumed run is the same as one that never stopped.
+    """
     with Lines() as lines:
         fit(module(), tmp_path / "cut", steps, EpisodeCheckpoint())
     said = [line for line in lines if "within a training step, after 1 of its 2 updates" in line]
@@ -105,7 +112,7 @@ def test_a_cut_within_a_training_step_is_told(steps: int, told: bool, tmp_path: 
 def test_an_epoch_that_is_shorter_than_what_is_done_is_told_with_both_numbers(tmp_path: Path) -> None:
     fit(module(), tmp_path, 10, EpisodeCheckpoint(), data_module=data(steps_per_epoch=8))
     again = data(steps_per_epoch=2)
-    with pytest.raises(ValueError, match=r"steps_per_epoch must be at least 5.* not 2"):
+    with pytest.raises(ValueError, match=r"steps_per_epoch .*\b5\b.* not 2"):
         fit(module(), tmp_path, 12, EpisodeCheckpoint(), data_module=again, ckpt_path=last(tmp_path))
     fit(module(), tmp_path, 12, EpisodeCheckpoint(), data_module=data(steps_per_epoch=7), ckpt_path=last(tmp_path))
 
@@ -129,7 +136,10 @@ def test_workers_of_a_run_that_steps_its_environment_itself_are_refused(tmp_path
 
 
 def test_plans_of_another_checkpoint_are_moved_and_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As by the command line, whose runs know their options and leave results in their own folder."""
+    """Plans of another checkpoint are moved, as by the command line.
+
+    Its runs know their options and leave results in their own folder.
+    """
 
     def made() -> Any:
         run = module()
@@ -178,13 +188,13 @@ def test_a_checkpoint_that_names_code_runs_nothing(
     content[entry] = {"_instantiator": f"{__name__}.instantiate", "width": 3}
     path = tmp_path / "theirs.ckpt"
     torch.save(content, path)
-    readers = {
-        "a run that goes on": lambda: fit(module(), tmp_path / "on", 4, EpisodeCheckpoint(), ckpt_path=path),
-        "load_policy": lambda: load_policy(path, "cpu"),
-        "warm_start": lambda: take_network(torch.nn.Linear(2, 2), str(path)),
-        "begin": lambda: PackingPolicy.from_pretrained(path, "cpu"),
-    }
-    for read in readers.values():
+    readers = [
+        partial(fit, module(), tmp_path / "on", 4, EpisodeCheckpoint(), ckpt_path=path),
+        partial(load_policy, path, "cpu"),
+        partial(take_network, torch.nn.Linear(2, 2), str(path)),
+        partial(PackingPolicy.from_pretrained, path, "cpu"),
+    ]
+    for read in readers:
         with pytest.raises(ValueError, match=r"_instantiator .*instantiate") as raised:
             read()
         assert "\n" not in str(raised.value)
@@ -203,9 +213,9 @@ def test_options_of_the_other_kind_of_tables_are_refused() -> None:
         {"lr_scheduler": torch.optim.lr_scheduler.StepLR},
     ):
         (name,) = options
-        with pytest.raises(ValueError, match=f"{name} does nothing without tables with a network"):
+        with pytest.raises(ValueError, match=rf"{name} .*tables with a network"):
             tables.module(**options)
-    with pytest.raises(ValueError, match="rate does nothing without plain tables"):
+    with pytest.raises(ValueError, match=r"rate .*plain tables"):
         tables.refined(rate=0.3)
 
 
@@ -216,9 +226,9 @@ def test_a_network_is_taken_or_refused(tmp_path: Path) -> None:
     PackingPolicy(trained.space, trained.tables).save(tmp_path / "refined.safetensors")
     run = tables.refined(warm_start=tmp_path / "refined.safetensors")
     run.trainer = SimpleNamespace(ckpt_path=None)  # type: ignore[assignment]
-    run._take_tables(PackingPolicy.from_pretrained(run.warm_start, "cpu").tables)
+    run.take_tables(PackingPolicy.from_pretrained(run.warm_start, "cpu").tables)
     for own, theirs in zip(run.tables.network.parameters(), trained.tables.network.parameters(), strict=True):
         torch.testing.assert_close(own, theirs, rtol=1e-2, atol=1e-3)
     plain = tables.module(warm_start=tmp_path / "refined.safetensors")
     with pytest.raises(ValueError, match=r"warm_start .*RefinedTables.* not PatchTables"):
-        plain._take_tables(PackingPolicy.from_pretrained(plain.warm_start, "cpu").tables)
+        plain.take_tables(PackingPolicy.from_pretrained(plain.warm_start, "cpu").tables)

@@ -1,4 +1,7 @@
-"""Every shipped run, killed at any moment and resumed, ends with the same bits and curves as one never stopped."""
+"""Every shipped run, killed at any moment and resumed.
+
+It ends with the same bits and curves as one never stopped.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def uninterrupted(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Of a config what a run comes to that is never stopped, its curves, and the seconds that it takes."""
+    """Return what a config's run that is never stopped comes to.
+
+    Also its curves, and the seconds that it takes.
+    """
 
     @cache
     def made(name: str) -> tuple[dict[str, Any], list[dict[str, str]], float]:
@@ -50,9 +56,8 @@ def resuming(folder: Path) -> list[str]:
 def assert_the_same(
     folder: Path, name: str, whole: tuple[dict[str, Any], list[dict[str, str]], float], without: tuple[str, ...] = ()
 ) -> None:
-    ours, theirs = (
-        {key: each for key, each in it.items() if key not in without} for it in (result(folder, name), whole[0])
-    )
+    ours = {key: each for key, each in result(folder, name).items() if key not in without}
+    theirs = {key: each for key, each in whole[0].items() if key not in without}
     assert differences(ours, theirs) == []
     *stopped, ended = curves(folder)
     for rows in stopped:
@@ -78,7 +83,10 @@ def test_killed_once_it_is_saved(name: str, saved: int, inputs: Path, tmp_path: 
 @pytest.mark.soak
 @pytest.mark.parametrize("kill", range(KILLS))
 def test_killed_and_resumed(kill: int, inputs: Path, tmp_path: Path, uninterrupted: Any) -> None:
-    """Again and again, until it ends: `TORCHRL_GPU_KILLS=100 make soak` does it a hundred times."""
+    """Kill a run again and again, until it ends.
+
+    `TORCHRL_GPU_KILLS=100 make soak` does it a hundred times.
+    """
     chance = random.Random(SEED * 1_000_003 + kill)
     name = chance.choice(NAMES)
     whole, log = uninterrupted(name), tmp_path / "log"

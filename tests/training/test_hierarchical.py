@@ -1,4 +1,7 @@
-"""Both stages under Lightning's Trainer: returns, losses and targets, what learns when, that a run resumes exactly."""
+"""Both stages under Lightning's Trainer.
+
+Returns, losses and targets, what learns when, and that a run resumes exactly.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ from torchrl_gpu.training.packing.heightmap_codec import HeightmapCodec
 
 
 def objective_of(heightmap: Tensor, utilization: Tensor, env: PackingEnv) -> Tensor:
-    """J = 0.75 C + 0.25 P + 0.25 S of bins (…, X, Y) and (…,); 0 for an empty bin, and whatever was placed stands."""
+    """J = 0.75 C + 0.25 P + 0.25 S of bins (…, X, Y) and (…,).
+
+    0 for an empty bin, and whatever was placed stays.
+    """
     volume, area = utilization * env.bin.volume, env.bin_size[0] * env.bin_size[1]
     compact = volume / (heightmap.amax((-1, -2)) * area)
     pyramid = volume / (heightmap.mean((-1, -2)) * area)
@@ -37,10 +43,12 @@ def objective_of(heightmap: Tensor, utilization: Tensor, env: PackingEnv) -> Ten
 
 def test_the_return_of_a_whole_episode_is_what_j_still_gains() -> None:
     env, twin = short_env(), short_env()
-    first, second = (HierarchicalPacker(each, tiny_networks(), "box", "growth") for each in (env, twin))
+    first = HierarchicalPacker(env, tiny_networks(), "box", "growth")
+    second = HierarchicalPacker(twin, tiny_networks(), "box", "growth")
     rollout = Rollout(env, [], env.num_items, 1.0, decisions=["box_heightmap", "utilization", "action"])
     transitions, _ = rollout.collect(first, 20)
-    transitions = transitions.unflatten(0, (3, 17))  # three steps are pending
+    # Three steps are pending.
+    transitions = transitions.unflatten(0, (3, 17))
     played = twin.rollout(20, second, break_when_any_done=False)
     worth = objective_of(played["box_heightmap"], played["utilization"][..., 0], twin)  # (3, 20)
     end = objective_of(played["next", "box_heightmap"], played["next", "utilization"][..., 0], twin)
@@ -94,7 +102,9 @@ def least_growth(made: HierarchicalPacking, heightmap: Tensor, item: Tensor) -> 
     """By how much the best placement of an item raises one pile."""
     planes, orientations = made.worker.planes, made.env.num_orientations
     variant = (item * orientations + torch.arange(orientations))[None]
-    z_map, legal = (m[:, :, 0] for m in planes.kernels.drop_map(heightmap[None], variant, planes.catalogue, planes.bin))
+    z_map, legal = planes.kernels.drop_map(heightmap[None], variant, planes.catalogue, planes.bin)
+    z_map = z_map[:, :, 0]
+    legal = legal[:, :, 0]
     return planes.growth(heightmap[None], variant, z_map)[legal].min()
 
 
@@ -104,7 +114,9 @@ def test_the_workers_loss_one_placement_at_a_time(tmp_path: Path) -> None:
     values, planes = [], made.worker.planes
     for row, base in zip(batch, state_values(made, batch), strict=True):
         heightmap, variant = row["box_heightmap"][None], row["variant"][None, None]
-        z_map, legal = (m[:, :, 0] for m in planes.kernels.drop_map(heightmap, variant, planes.catalogue, planes.bin))
+        z_map, legal = planes.kernels.drop_map(heightmap, variant, planes.catalogue, planes.bin)
+        z_map = z_map[:, :, 0]
+        legal = legal[:, :, 0]
         growth = planes.growth(heightmap, variant, z_map)
         seen = planes(heightmap, variant, z_map, legal, growth)[0]
         score = (made.networks.worker(seen) + made.networks.linear(seen)[:, 0]).flatten()[row["place"]] / 100
@@ -123,7 +135,8 @@ def test_the_managers_loss_one_item_at_a_time(tmp_path: Path) -> None:
     losses, others = [], 0
     for row, base, wanted in zip(batch, state_values(made, batch), target, strict=True):
         if row["waste"].isinf().any():
-            continue  # the rule's own choice, or that of stage one
+            # The choice is the rule's own, or that of stage one.
+            continue
         scores = {}
         for slot in row["candidates"].tolist():
             if row["item_mask"][slot]:
@@ -158,13 +171,13 @@ class Watched:
     """Number, learning rate and changed weights of each update of a run."""
 
     def __init__(self, made: HierarchicalPacking) -> None:
-        self.made, self.update = made, made._update
+        self.made, self.update = made, made.update_once
         self.rates: list[float] = []
         self.changed: list[set[str]] = []
         self.players: list[tuple[str, str]] = []
-        play = made._play
-        made._update = self.watch  # type: ignore[method-assign]
-        made._play = lambda packer: (self.players.append((packer.items, packer.places)), play(packer))[1]  # type: ignore[method-assign, assignment]
+        play = made.extend_replay
+        made.update_once = self.watch  # type: ignore[method-assign]
+        made.extend_replay = lambda packer: (self.players.append((packer.items, packer.places)), play(packer))[1]  # type: ignore[method-assign, assignment]
 
     def watch(self) -> Tensor:
         assert self.made.trainer.global_step == len(self.rates)
@@ -184,7 +197,8 @@ def test_what_learns_when(tmp_path: Path) -> None:
     alone = {"worker", "linear", "slope", "value"}
     both = alone | MANAGERS
     managed = [step for step, changed in enumerate(seen.changed) if changed == both]
-    assert set(managed) <= {6, 9, 12, 15, 18}  # those whose batch holds a choice of the manager
+    # These updates have a batch with a choice of the manager.
+    assert set(managed) <= {6, 9, 12, 15, 18}
     assert managed[-2:] == [15, 18]
     assert all(changed == alone for step, changed in enumerate(seen.changed) if step not in managed)
     # 2 updates a training step: before the updates 0, 2 and 4 the worker plays, from then on both; before that the
@@ -208,9 +222,9 @@ def test_the_training_step_reads_nothing_back(tmp_path: Path) -> None:
     batch = made.codec.unpacked(made.replay.storage[:6].clone())
     target = torch.zeros(6)
     with NoHostReads():
-        made._later(batch)
+        made.later_returns(batch)
         (made.worker_loss(batch, target) + made.manager_loss(batch, target)).backward()
-        made._follow()
+        made.follow()
 
 
 def test_every_figure_is_logged(tmp_path: Path) -> None:
@@ -240,8 +254,13 @@ class NaiveTargets:
         return self.loss(batch, target)
 
     def target(self, row: TensorDictBase) -> Tensor:
-        """Reward, and unless the episode is over what the targets say of the choice of the online weights."""
-        made, after, reward = self.made, row["next"], row["next", "reward"][0]
+        """Return the reward, and the discounted value of the next choice.
+
+        The targets value the choice of the online weights, unless the episode is over.
+        """
+        made = self.made
+        after = row["next"]
+        reward = row["next", "reward"][0]
         if after["terminated"].item():
             self.ended += 1
             return made.reward_scale * reward
@@ -272,7 +291,7 @@ def test_bootstrapped_targets_agree_with_the_naive_twin(tmp_path: Path) -> None:
 
 def test_targets_follow_by_tau(tmp_path: Path) -> None:
     made = module(n_steps=2, tau=0.25)
-    expected, update = {name: weight.clone() for name, weight in made.networks.state_dict().items()}, made._update
+    expected, update = {name: weight.clone() for name, weight in made.networks.state_dict().items()}, made.update_once
 
     def followed() -> Tensor:
         loss = update()
@@ -280,7 +299,7 @@ def test_targets_follow_by_tau(tmp_path: Path) -> None:
             expected[name] += 0.25 * (weight - expected[name])
         return loss
 
-    made._update = followed  # type: ignore[method-assign]
+    made.update_once = followed  # type: ignore[method-assign]
     fit(made, tmp_path, 6)
     assert made.targets is not None
     for name, weight in made.targets.state_dict().items():
@@ -303,7 +322,8 @@ def test_a_run_that_is_stopped_and_resumed(tmp_path: Path, n_steps: int, stop: i
     fit(module(**changes), tmp_path / "whole", 10, EpisodeCheckpoint())
     whole = everything(last(tmp_path / "whole"))
     fit(module(**changes), tmp_path / "half", stop, EpisodeCheckpoint())
-    other = module(**changes, env={"seed": 11})  # as a new process would: another generator, another first episode
+    # A new process, too, has another generator and another first episode.
+    other = module(**changes, env={"seed": 11})
     fit(other, tmp_path / "rest", 10, EpisodeCheckpoint(), ckpt_path=last(tmp_path / "half"), seed=5)
     rest = everything(last(tmp_path / "rest"))
     assert {"state_dict", "optimizer_states", "rollout", "meter", "random", "replay", "frames"} <= set(whole)
@@ -316,7 +336,9 @@ def test_a_checkpoint_holds_each_weight_once(tmp_path: Path, n_steps: int) -> No
     made = fit(module(n_steps=n_steps), tmp_path, 2, EpisodeCheckpoint())
     content = torch.load(last(tmp_path), weights_only=True)
     networks = ["networks", "targets"] if n_steps == 2 else ["networks"]
-    names = [f"{prefix}.{name}" for prefix in networks for name in made.networks.state_dict()]
+    names = []
+    for prefix in networks:
+        names += [f"{prefix}.{name}" for name in made.networks.state_dict()]
     assert sorted(content["state_dict"]) == sorted(names)
     check_checkpoint(last(tmp_path), module(n_steps=n_steps))
 
@@ -345,7 +367,8 @@ def test_the_deep_networks_learn_at_their_own_rate(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scale", [None, 512.0])
 def test_gradients_are_clipped(tmp_path: Path, scale: float | None) -> None:
-    made = module(reward_scale=10.0, max_grad_norm=1e-3, deep_rate=1.0)  # in float16 more would overflow
+    # More would overflow in float16.
+    made = module(reward_scale=10.0, max_grad_norm=1e-3, deep_rate=1.0)
     made.make_optimizer = lambda weights: torch.optim.SGD(weights, lr=1.0)  # type: ignore[assignment]
     before = [weight.detach().clone() for weight in made.networks.parameters()]
     scaler = None if scale is None else torch.amp.GradScaler("cpu", init_scale=scale)
@@ -356,14 +379,15 @@ def test_gradients_are_clipped(tmp_path: Path, scale: float | None) -> None:
 
 
 def test_mixed_precision(tmp_path: Path) -> None:
-    exact, mixed = (fit(module(n_steps=2), tmp_path, 8, precision=p) for p in ("32-true", "bf16-mixed"))
+    exact = fit(module(n_steps=2), tmp_path, 8, precision="32-true")
+    mixed = fit(module(n_steps=2), tmp_path, 8, precision="bf16-mixed")
     assert all(weight.dtype == torch.float32 and weight.isfinite().all() for weight in mixed.parameters())
     assert differences(exact.networks.state_dict(), mixed.networks.state_dict()) != []
     assert mixed.replay.storage[:]["next", "reward"].dtype == torch.float32
 
 
 def test_a_replay_that_is_too_small() -> None:
-    with pytest.raises(ValueError, match=r"HierarchicalPacking: replay must hold .*, 12 transitions; got 11"):
+    with pytest.raises(ValueError, match=r"HierarchicalPacking: replay .*12 transitions; got 11"):
         module(capacity=11)
 
 
@@ -376,7 +400,10 @@ def env_of(height: float) -> PackingEnv:
 
 
 def transitions(heightmap: torch.Tensor, following: torch.Tensor | None = None) -> TensorDict:
-    """Some transitions; without `following` the state after them is not kept."""
+    """Return some transitions.
+
+    Without `following` the state after them is not kept.
+    """
     after = {"reward": torch.zeros(len(heightmap), 1)} | ({} if following is None else {"box_heightmap": following})
     return TensorDict({"box_heightmap": heightmap, "next": after}, batch_size=[len(heightmap)])
 
@@ -412,7 +439,8 @@ def test_piles_of_the_environment_come_back_to_the_rounding_of_their_sums() -> N
         heightmap = random_states(env, steps)["box_heightmap"]
         back = store.unpacked(store.packed(transitions(heightmap)))
         assert (back["box_heightmap"] - heightmap).abs().max() < 1e-6
-        again = store.unpacked(store.packed(back.clone()))  # a second time loses nothing
+        # Packing a second time loses nothing.
+        again = store.unpacked(store.packed(back.clone()))
         assert torch.equal(again["box_heightmap"], back["box_heightmap"])
 
 
@@ -423,4 +451,5 @@ def test_the_state_after_may_be_left_out_and_all_else_is_untouched() -> None:
     packed = store.packed(given)
     assert set(packed["next"].keys()) == {"reward"}
     assert packed["next", "reward"].dtype == torch.float32
-    assert kept.dtype == torch.float32  # others that hold the heightmap keep it
+    # Others that hold the heightmap keep its dtype.
+    assert kept.dtype == torch.float32

@@ -1,4 +1,7 @@
-"""Averaged weights: the mean by hand, what validation and checkpoints see of it, exact resume; what a step logs."""
+"""Averaged weights: by hand, validated, saved and resumed.
+
+Also what a step logs.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +40,13 @@ class Notes(Callback):
 def test_the_average_by_hand(tmp_path: Path) -> None:
     notes = Notes()
     run = fit(module(), tmp_path, 6, notes, EMAWeightAveraging(decay=0.5), EpisodeCheckpoint())
-    first, second, third = notes.trained  # of two updates each
+    # Each has two updates.
+    first, second, third = notes.trained
     expected = 0.5 * (0.5 * first + 0.5 * second) + 0.5 * third
     (validated,) = notes.validated
     torch.testing.assert_close(validated, expected)
-    assert torch.equal(run.state_dict()[WEIGHT], validated)  # what is left of the run is the average
+    # The average is what is left of the run.
+    assert torch.equal(run.state_dict()[WEIGHT], validated)
     saved = torch.load(last(tmp_path), weights_only=True)
     assert torch.equal(saved["state_dict"][WEIGHT], validated)
     assert torch.equal(saved["current_model_state"][WEIGHT], third)
@@ -69,8 +74,10 @@ def test_a_resumed_run_has_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_a_period_that_no_training_step_ends_with_is_kept(tmp_path: Path) -> None:
-    run = fit(module(), tmp_path, 12, averaging := EMAWeightAveraging(update_every_n_steps=3))
-    (adopted,) = [each for each in run.trainer.callbacks if isinstance(each, RunAveraging)]
+    averaging = EMAWeightAveraging(update_every_n_steps=3)
+    run = fit(module(), tmp_path, 12, averaging)
+    matching = [each for each in run.trainer.callbacks if isinstance(each, RunAveraging)]
+    (adopted,) = matching
     # updates 0, 3, 6 and 9 of twelve, in training steps of two: each in another one
     assert adopted.asked is averaging
     assert int(adopted._average_model.n_averaged) == 4
@@ -105,7 +112,10 @@ def test_a_copy_is_saved_under_the_names_of_what_is_copied() -> None:
 
 
 def logged(values: dict[str, Tensor | float], outcomes: dict[str, Tensor], *others: list[float]) -> dict[str, float]:
-    """Logged values of a process; `others` are what further processes have in place of the tensors, in their order."""
+    """Return the logged values of a process.
+
+    `others` are what further processes have in place of the tensors, in their order.
+    """
 
     def reduce(both: Tensor, reduce_op: str) -> Tensor:
         assert reduce_op == "sum"

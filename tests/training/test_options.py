@@ -1,4 +1,7 @@
-"""Every option of every shipped config at a resume: it takes effect, is refused, or is told as kept."""
+"""Every option of every shipped config at a resume.
+
+It takes effect, is refused, or is reported as kept.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ QUIET = ["--trainer.logger=false", "--trainer.enable_progress_bar=false", "--tra
 
 # What each option does at a resume; one that is in no class here is an error. Patterns, the first that fits decides.
 KEPT = "kept"
-REFUSED = "refused"  # where the state of the checkpoint is of another shape, or a replay of another environment
+# The checkpoint's state has another shape, or its replay another environment.
+REFUSED = "refused"
 EFFECT = "effect"
 RULE: dict[str, str] = {
     "seed_everything": KEPT,
@@ -33,7 +37,8 @@ RULE: dict[str, str] = {
     "model.learning_rates*": KEPT,
     "model.warm_start": KEPT,
     "model.env.seed": KEPT,
-    "*.class_path": EFFECT,  # another class, with other weights: refused where they do not fit
+    # Another class has other weights, and is refused where they do not fit.
+    "*.class_path": EFFECT,
     "model.env.num_envs": REFUSED,
     "model.env.*": EFFECT,
     "model.agent.alpha": KEPT,
@@ -62,7 +67,8 @@ RULE: dict[str, str] = {
     "model.step": KEPT,
     "model.begin": KEPT,
     "model.deep_rate": KEPT,
-    "model.tau": REFUSED,  # by the shipped run, whose returns are whole episodes
+    # The shipped run refuses it, as its returns are whole episodes.
+    "model.tau": REFUSED,
     **{
         f"model.{name}": EFFECT
         for name in (
@@ -106,7 +112,8 @@ TRIED = [
     ("packing_dqn.yaml", "model.env.stability", "com", REFUSED),
     ("packing_dqn.yaml", "model.env.num_envs", "5", REFUSED),
     ("packing_dqn.yaml", "model.env.seed", "9", KEPT),
-    ("packing_dqn.yaml", "model.warmup_frames", "20", KEPT),  # it is past either
+    # The run is past the warm-up, the old one and the new one.
+    ("packing_dqn.yaml", "model.warmup_frames", "20", KEPT),
     ("packing_dqn.yaml", "model.warmup_frames", "100", EFFECT),
     ("packing_dqn.yaml", "model.optimizer.lr", "0.1", KEPT),
     ("packing_dqn.yaml", "model.lr_scheduler.end_factor", "0.9", KEPT),
@@ -227,7 +234,9 @@ def test_every_option_has_its_rule(name: str, tmp_path: Path) -> None:
     options = list(changed_options(nothing, cli.config_dump, groups))
     assert [option for option in options if rule_of(option) is None] == []
     told = [f"model.{pattern}" for pattern in model.kept_options] + ["seed_everything", "model.env.seed"]
-    as_told = {option for option in options if any(fnmatchcase(option, pattern) for pattern in told)}
+    as_told = set()
+    for pattern in told:
+        as_told |= {option for option in options if fnmatchcase(option, pattern)}
     assert as_told == {option for option in options if rule_of(option) == KEPT}
 
 
@@ -247,7 +256,8 @@ def test_it_does_as_its_rule_says(
             resumed(name, checkpoint, tmp_path, f"--{option}={value}")
         return
     found, lines = resumed(name, checkpoint, tmp_path, f"--{option}={value}")
-    (line,) = [line for line in lines if f"{option} " in line and "→" in line]
+    matching = [line for line in lines if f"{option} " in line and "→" in line]
+    (line,) = matching
     assert ("change nothing" in line) is (rule == KEPT)
     changed = differences(found, unchanged(name))
     assert (changed == []) is (rule == KEPT), changed[:3]

@@ -1,4 +1,7 @@
-"""Every module on two nodes of one process each, over loopback: alike, exact, and equal to one process."""
+"""Every module on two nodes of one process each, over loopback.
+
+They are alike, exact, and equal to one process.
+"""
 
 from __future__ import annotations
 
@@ -67,23 +70,32 @@ def told(folder: Path) -> list[dict[str, Any]]:
 @each_case
 def test_both_have_the_same_weights_after_every_update(told: list[dict[str, Any]], name: str) -> None:
     assert all(each[name]["agreed"] == [True] * cases.STEPS for each in told)
-    assert len(set(told[0][name]["weights"])) == cases.STEPS  # which every update changes
+    # Every update changes the weights.
+    assert len(set(told[0][name]["weights"])) == cases.STEPS
 
 
 @each_case
 def test_both_count_the_same_frames_and_stop_together(told: list[dict[str, Any]], name: str) -> None:
-    for run in ("", "rest/", *["more/"] * (name in cases.CROSSING)):  # whole, resumed, gone on with from one process
-        first, second = (each[f"{run}{name}"] for each in told)
+    # The runs are whole, resumed, and continued from one process.
+    for run in ("", "rest/", *["more/"] * (name in cases.CROSSING)):
+        first = told[0][f"{run}{name}"]
+        second = told[1][f"{run}{name}"]
         assert first["frames"] == second["frames"]
         assert first["steps"] == second["steps"] == cases.STEPS
+
+
+def parts_by_rank(end: Path) -> dict[str, Any]:
+    """Return the parts of a checkpoint by the ends of their names, which hold the rank."""
+    return {path.name[-8:]: torch.load(path, weights_only=True) for path in parts_of(end)}
 
 
 @each_case
 def test_two_resume_to_the_last_bit(folder: Path, name: str) -> None:
     ends = [last(folder / run / name) for run in ("two", "rest")]
     assert differences(*map(without_replay, ends)) == []
-    parts = [{path.name[-8:]: torch.load(path, weights_only=True) for path in parts_of(end)} for end in ends]
-    assert len(parts[0]) == {"cloning": 0, "ppo": 1, "afterstates": 1}.get(name, 2)  # replay of both, or state of one
+    parts = [parts_by_rank(end) for end in ends]
+    # The parts hold the replay of both processes, or the state of one.
+    assert len(parts[0]) == {"cloning": 0, "ppo": 1, "afterstates": 1}.get(name, 2)
     for each in (*parts[0].values(), *parts[1].values()):
         each.pop("id")
     assert differences(*parts) == []
@@ -98,14 +110,16 @@ def test_averaged_weights_agree_and_resume_exactly(folder: Path, told: list[dict
         assert any(whole["moved"])
         assert whole["ends with it"]
         assert rest["ends with it"]
-    ours, theirs = (without_replay(last(folder / run / name)) for run in ("average", "average rest"))
+    ours = without_replay(last(folder / "average" / name))
+    theirs = without_replay(last(folder / "average rest" / name))
     assert {"averaging_state", "current_model_state"} <= set(ours)
     assert differences(ours, theirs) == []
 
 
 @pytest.mark.parametrize("name", cases.CROSSING)
 def test_a_run_of_one_goes_on_on_two_and_says_what_begins_anew(told: list[dict[str, Any]], name: str) -> None:
-    (line,) = [line for line in told[0][f"more/{name}"]["said"] if "processes" in line]
+    matching = [line for line in told[0][f"more/{name}"]["said"] if "processes" in line]
+    (line,) = matching
     assert "saved by 1 and going on on 2 processes: " in line
     anew = "another row" if name == "cloning" else "of processes from 1 on begin anew"
     assert anew in line
@@ -118,7 +132,8 @@ def test_a_run_of_two_goes_on_on_one_and_says_what_is_left_out(folder: Path, tmp
     with cases.Lines() as lines:
         made = cases.fit(name, cases.make(name, folder), tmp_path, ckpt_path=cases.half(folder / "two" / name))
     assert made.trainer.global_step == cases.STEPS
-    (line,) = [line for line in lines if "processes" in line]
+    matching = [line for line in lines if "processes" in line]
+    (line,) = matching
     assert "saved by 2 and going on on 1 processes: " in line
     assert ("another row" if name == "cloning" else "from 1 on are left out") in line
     assert line.endswith("learns from 0.5 times the rows")
@@ -134,13 +149,15 @@ def test_the_gradient_is_that_of_one_process_with_the_double_batch(folder: Path,
         assert (two - one.gradient).abs().max() <= 1e-5 * one.gradient.abs().max()
     halves = cases.Given(rows, 0, 2)
     cases.fit(name, cases.make(name, folder), tmp_path / "half", halves, max_steps=1)
-    assert (halves.gradient - one.gradient).abs().max() > 1e-3 * one.gradient.abs().max()  # alone, one has another
+    # Half of the batch alone gives another gradient.
+    assert (halves.gradient - one.gradient).abs().max() > 1e-3 * one.gradient.abs().max()
 
 
 def test_cloning_learns_from_the_rows_of_one_process_with_the_double_batch(folder: Path, tmp_path: Path) -> None:
     one = cases.fit("cloning", cases.make("cloning", folder, times=2), tmp_path).state_dict()
     two = torch.load(last(folder / "two" / "cloning"), weights_only=True)["state_dict"]
-    for key, value in one.items():  # statistics of the demonstrations among them
+    # The statistics of the demonstrations are among the entries.
+    for key, value in one.items():
         torch.testing.assert_close(two[key], value, rtol=1e-5, atol=1e-6)
     assert not torch.equal(two["learner.observation_mean"], torch.zeros_like(two["learner.observation_mean"]))
 
@@ -148,7 +165,8 @@ def test_cloning_learns_from_the_rows_of_one_process_with_the_double_batch(folde
 def test_tables_are_to_the_last_bit_those_of_one_process_with_all_environments(folder: Path, tmp_path: Path) -> None:
     one = cases.fit("afterstates", cases.make("afterstates", folder, times=2), tmp_path)
     saved = [torch.load(last(folder / run / "afterstates"), weights_only=True) for run in ("two", "one")]
-    two, alone = (unpacked_state("checkpoint", one, each["state_dict"]) for each in saved)
+    unpacked = [unpacked_state("checkpoint", one, each["state_dict"]) for each in saved]
+    two, alone = unpacked
     assert differences(dict(one.state_dict()), two) == []
     assert differences(two, alone) != []
 
@@ -185,15 +203,18 @@ def test_they_agree_when_to_save_on_frames_and_on_what_is_logged(folder: Path, t
     saved = list((folder / "by episodes" / "checkpoints").glob("episodes-*.ckpt"))
     assert saved
     assert all(set(parts(path)) == {0, 1} for path in saved)
-    first, second = (each["by episodes"] for each in told)
-    assert first["frames"] == second["frames"] == (2 + 6) * 2 * 8 * 2  # of two processes, warm-up included
+    first = told[0]["by episodes"]
+    second = told[1]["by episodes"]
+    # Frames count those of two processes, with the warm-up.
+    assert first["frames"] == second["frames"] == (2 + 6) * 2 * 8 * 2
     assert first["logged"] == second["logged"]
     assert {"train/loss", "train/utilization"} <= set(first["logged"])
     assert first["episodes"] != second["episodes"]
 
 
 def test_one_that_fails_in_the_middle_of_saving_ends_both(folder: Path, told: list[dict[str, Any]]) -> None:
-    first, second = (each["failed"] for each in told)
+    first = told[0]["failed"]
+    second = told[1]["failed"]
     assert "another process failed while it saved" in first["error"]
     assert second["error"] == "KeyError: 'no such thing'"
     assert first["updates"] == second["updates"] == 2
@@ -208,7 +229,9 @@ def test_where_one_is_killed_torchrun_starts_both_again_and_nothing_is_lost(tmp_
     made = subprocess.run(program, env=os.environ | more, capture_output=True, text=True, check=False, timeout=300)
     assert made.returncode == 0, made.stderr[-3000:]
     assert (tmp_path / "was_killed").exists()
-    whole, killed = (last(tmp_path / name) for name in ("whole", "killed"))
+    whole = last(tmp_path / "whole")
+    killed = last(tmp_path / "killed")
     assert differences(without_replay(whole), without_replay(killed)) == []
-    ours, theirs = ({rank: part | {"id": ""} for rank, part in parts(path).items()} for path in (whole, killed))
+    ours = {rank: part | {"id": ""} for rank, part in parts(whole).items()}
+    theirs = {rank: part | {"id": ""} for rank, part in parts(killed).items()}
     assert differences(ours, theirs) == []

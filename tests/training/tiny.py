@@ -1,4 +1,7 @@
-"""A packing run that takes half a second: 8 bins of 5×5×5 cells, a network of one layer."""
+"""A packing run that takes half a second.
+
+It has 8 bins of 5×5×5 cells and a network of one layer.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,8 @@ from torchrl_gpu.training.run import EnvRun
 
 Run = TypeVar("Run", bound=EnvRun)
 
-STEPS = {"rollout_steps": 2, "updates_per_step": 2}  # of a training step
+# Options of a training step.
+STEPS = {"rollout_steps": 2, "updates_per_step": 2}
 
 
 REPLAY = ("capacity", "prioritized", "alpha", "beta", "beta_updates", "storage")
@@ -62,7 +66,10 @@ def module(
     env: dict[str, Any] | None = None,
     **changes: Any,
 ) -> OffPolicy:
-    """A module that is small in every respect; `agent` and `env` change the arguments of those."""
+    """A module that is small in every respect.
+
+    `agent` and `env` change the arguments of those.
+    """
     arguments = {"batch_size": 16, "capacity": 160, "warmup_frames": 48, **STEPS}
     torch.manual_seed(7)
     return OffPolicy(

@@ -1,4 +1,7 @@
-"""A navigation run that takes a second: four worlds for two robots, short episodes, each of the six agents."""
+"""A navigation run that takes a second.
+
+Four worlds for two robots, short episodes, each of the six agents.
+"""
 
 from __future__ import annotations
 
@@ -59,9 +62,11 @@ def navigation(
     arguments: dict[str, Any] = {"batch_size": 16, "capacity": 400, "warmup_frames": 48}
     arguments |= {"rollout_steps": 2, "updates_per_step": 2}
     torch.manual_seed(7)
+    version = "v2" if name in DISCRETE else "v3"
+    options = {"n_steps": 3, "targets": SoftTargets(0.1), **(agent or {})}
     return OffPolicy(
-        marine_env("v2" if name in DISCRETE else "v3", **(env or {})),
-        partial(AGENTS[name], **{"n_steps": 3, "targets": SoftTargets(0.1), **(agent or {})}),
+        marine_env(version, **(env or {})),
+        partial(AGENTS[name], **options),
         partial(torch.optim.Adam, lr=1e-3),
         **with_replay(arguments | changes),
     )
@@ -77,7 +82,10 @@ def short_env(num_envs: int = 3, **changes: Any) -> PackingEnv:
 
 
 def tiny_networks() -> PackerNetworks:
-    """A narrow worker, and a manager that is no ResNet: a checkpoint of that has eleven million weights."""
+    """A narrow worker, and a manager that is no ResNet.
+
+    A checkpoint of a ResNet has eleven million weights.
+    """
     networks = narrow()
     torch.manual_seed(5)
     seen = nn.Conv2d(ItemViews.num_views, 4, 3, 2)

@@ -225,7 +225,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             # A run that resumed from here would leave that validation out.
             self._waits = True
         else:
-            self._save_numbered(trainer, pl_module)
+            self.save_numbered(trainer, pl_module)
 
     def _save_and_end(self, trainer: Trainer, pl_module: LightningModule, *, interrupted: bool, asked: bool) -> None:
         """Save `last.ckpt` and end the run, in all processes.
@@ -259,7 +259,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
             self._save_if_best(trainer, pl_module)
         if self._waits:
             self._waits = False
-            self._save_numbered(trainer, pl_module)
+            self.save_numbered(trainer, pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         best = None if self._folder is None else self._folder.best
@@ -286,7 +286,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         if self._folder is not None:
             self._folder.close()
 
-    def _save_numbered(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def save_numbered(self, trainer: Trainer, pl_module: LightningModule) -> None:
         by_episodes = self.every_n_episodes is not None
         number = int(cast("Tensor", pl_module.episodes)) if by_episodes else trainer.global_step
         prefix = self._prefixes[0 if by_episodes else 1]

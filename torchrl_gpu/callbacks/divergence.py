@@ -174,7 +174,7 @@ class Divergence(Callback):
         if loss is not None and self._agreed(trainer, ~loss.detach().isfinite().all()):
             found = not_finite(pl_module)
             if self._agreed(trainer, torch.tensor(found is not None, dtype=torch.bool, device="cpu")):
-                raise self._diverged(trainer, found or "NaN or infinity in another process")
+                raise self.make_error(trainer, found or "NaN or infinity in another process")
 
     def _agreed(self, trainer: Trainer, broken: Tensor) -> bool:
         if trainer.world_size == 1:
@@ -184,7 +184,7 @@ class Divergence(Callback):
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         """Complete the message of a divergence that was found while saving."""
         if isinstance(exception, Diverged) and not exception.complete:
-            diverged = self._diverged(trainer, str(exception))
+            diverged = self.make_error(trainer, str(exception))
             exception.args = diverged.args
             exception.checkpoint = diverged.checkpoint
             exception.times = diverged.times
@@ -192,7 +192,7 @@ class Divergence(Callback):
         # Lightning tears nothing down after an error.
         self._release(pl_module)
 
-    def _diverged(self, trainer: Trainer, found: str) -> Diverged:
+    def make_error(self, trainer: Trainer, found: str) -> Diverged:
         where = type(trainer.lightning_module).__name__
         text = f"{where}: the run diverged by update {trainer.global_step}: {found}"
         if self._batches and trainer.is_global_zero:
@@ -222,7 +222,7 @@ class Divergence(Callback):
                 " and so are others like it; the end says how many"
             )
         if self._in_a_row_count(in_a_row) >= _IN_A_ROW:
-            raise self._diverged(trainer, f"gradients with NaN or infinity in {_IN_A_ROW} updates in a row")
+            raise self.make_error(trainer, f"gradients with NaN or infinity in {_IN_A_ROW} updates in a row")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._skipped is None:

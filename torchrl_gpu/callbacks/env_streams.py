@@ -88,8 +88,8 @@ class EnvStreams:
         check_names(names, view.num_envs, self.overlays)
         # Environment and episode that "worst" and "best" show.
         self._followed: dict[str, tuple[int, int]] = {}
-        self._shown: dict[str, tuple[int, dict[str, object]]] = {}
-        self._versions: dict[str, int] = {}
+        self.shown_worlds: dict[str, tuple[int, dict[str, object]]] = {}
+        self.versions: dict[str, int] = {}
         self._inference_ms: dict[int, float] = {}
         self._watchers: dict[str, int] = {}
         self._drawn_at: dict[str, float] = {}
@@ -103,7 +103,7 @@ class EnvStreams:
         """
         self.publish(only=self.names)
         # No episode has begun, so that none has ended when the next picture is drawn.
-        self._shown.clear()
+        self.shown_worlds.clear()
         self._followed.clear()
 
     def watched(self) -> list[str]:
@@ -179,8 +179,8 @@ class EnvStreams:
         return found[2] is None or found[2] in self.overlays
 
     def _is_new(self, name: str, version: int | None) -> bool:
-        if version is None or self._versions.get(name) != version:
-            _store(self._versions, name, -1 if version is None else version)
+        if version is None or self.versions.get(name) != version:
+            _store(self.versions, name, -1 if version is None else version)
             return True
         return False
 
@@ -190,13 +190,13 @@ class EnvStreams:
         if name == "grid":
             self._publish_grid(metrics, extra)
             return
-        before = self._shown.get(name)
+        before = self.shown_worlds.get(name)
         if before is not None and int(metrics["episode"][before[0]]) != before[1]["episode"]:
             self.sink.end_episode(name, before[1])
         base, _, overlay = name.partition(":")
         index = self._index(base, metrics)
         meta: dict[str, object] = {"env": index, **_row(metrics, index), **extra}
-        _store(self._shown, name, (index, meta))
+        _store(self.shown_worlds, name, (index, meta))
         facts = {}
         if self.policy is not None:
             action = self._decide(index, decisions).action

@@ -92,9 +92,9 @@ class GpuStats(Callback):
         for name in names:
             mean = sum(each[name] for each in readings) / len(readings)
             pl_module.log(f"machine/{name}", on_host(mean))
-        self._look_for_idling([each[UTILIZATION] for each in readings if UTILIZATION in each])
+        self.look_for_idling([each[UTILIZATION] for each in readings if UTILIZATION in each])
 
-    def _look_for_idling(self, busy: list[float]) -> None:
+    def look_for_idling(self, busy: list[float]) -> None:
         self._busy += busy
         if self._warned or len(self._busy) * _EVERY_S < _IDLE_AFTER_S:
             return

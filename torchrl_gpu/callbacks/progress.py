@@ -185,7 +185,7 @@ class RunProgress(TQDMProgressBar):
         """Open the bar, before the module fills its replay."""
         super().on_train_start(trainer, pl_module)
         self._is_paused = True
-        if _draws_bars() and not self.is_disabled:
+        if draws_bars() and not self.is_disabled:
             # Lines of logs go above the bar.
             loggers = [each for each in map(logging.getLogger, _LOGGERS) if each.handlers]
             self._redirected.enter_context(logging_redirect_tqdm([logging.getLogger(), *loggers], tqdm_class=Tqdm))
@@ -290,7 +290,7 @@ class RunProgress(TQDMProgressBar):
         initial: int = 0,
         leave: bool = True,
     ) -> Tqdm:
-        on_terminal = _draws_bars()
+        on_terminal = draws_bars()
         return Tqdm(
             desc=desc,
             total=total,
@@ -306,7 +306,7 @@ class RunProgress(TQDMProgressBar):
 
     def _print(self, bar: Tqdm, *, at_once: bool = False) -> None:
         is_due = at_once or time.monotonic() - self._last_line >= _LINE_EVERY_S
-        if is_due and not bar.disable and not _draws_bars():
+        if is_due and not bar.disable and not draws_bars():
             self._last_line = time.monotonic()
             print(bar, flush=True)
 
@@ -324,7 +324,7 @@ class _Nowhere(io.TextIOBase):
         return len(text)
 
 
-def _draws_bars() -> bool:
+def draws_bars() -> bool:
     """Return whether the output is a terminal on which tqdm draws.
 
     It does not draw on one that does not know its own size.

@@ -78,7 +78,7 @@ class CheckpointStorage:
             ) from error
         self.url = url
 
-    def _open(self) -> tuple[AbstractFileSystem, str]:
+    def open(self) -> tuple[AbstractFileSystem, str]:
         import fsspec
 
         files, path = fsspec.core.url_to_fs(self.url)
@@ -90,7 +90,7 @@ class CheckpointStorage:
 
         An interrupted upload leaves a folder that is never fetched.
         """
-        files, root = self._open()
+        files, root = self.open()
         try:
             content = read_archive(checkpoint, "checkpoint")
             generation, step, _ = order_of(content, f"checkpoint {checkpoint}")
@@ -117,7 +117,7 @@ class CheckpointStorage:
         Those of the run that was uploaded to last come first, of each run those that are furthest in it: generation and
         updates decide, never a clock.
         """
-        files, root = self._open()
+        files, root = self.open()
         if not files.exists(root):
             return []
         names = [path.rstrip("/").rpartition("/")[2] for path in files.ls(root, detail=False)]
@@ -141,7 +141,7 @@ class CheckpointStorage:
 
         The newest `keep`, the newest best one and what was just uploaded stay.
         """
-        files, _ = self._open()
+        files, _ = self.open()
         own = [remote for remote in self.list_remotes() if remote.run == run]
         best = _best_of(own)
         others = [remote for remote in own if remote.stem != "best"]
@@ -179,7 +179,7 @@ class CheckpointStorage:
         return fetched, torn
 
     def _fetch(self, remote: Remote, folder: Path) -> Path:
-        files, _ = self._open()
+        files, _ = self.open()
         folder.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=".fetching-", dir=folder))
         try:

@@ -31,7 +31,7 @@ class Rate(NamedTuple):
 
 
 def main(argv: list[str]) -> None:
-    args, words = _parser().parse_run(argv)
+    args, words = make_parser().parse_run(argv)
     _check(args)
     from torchrl_gpu.cli.lightning_cli import build
 
@@ -160,7 +160,7 @@ def _check(args: argparse.Namespace) -> None:
         raise FileNotFoundError(f"{WHERE}: --run must be the folder of a run; got {args.run}")
 
 
-def _parser() -> OneLineParser:
+def make_parser() -> OneLineParser:
     parser = OneLineParser(prog=WHERE, description=__doc__)
     add = parser.add_argument
     parser.add_config()

@@ -96,7 +96,7 @@ def examine(*, full: bool = False) -> list[Finding]:
         lambda: _compiled(operators),
         lambda: [_torch_compile(full)],
         lambda: [_graphs()],
-        _codecs,
+        codecs,
     ]
     findings: list[Finding] = []
     # Most parts wait for processes, so that they take turns in threads.
@@ -163,19 +163,19 @@ def _backends() -> list[Finding]:
     from torchrl_gpu.device import get_device
 
     device = get_device()
-    found = _backends_on(device)
+    found = backends_on(device)
     if device.type == "cpu":
         return found
-    on_cpu = [each for each in _backends_on(torch.device("cpu")) if each.name == "compiled"]
+    on_cpu = [each for each in backends_on(torch.device("cpu")) if each.name == "compiled"]
     others = [
         Finding("packing", f"triton on cuda:{index}", "not tried", f"CUDA_VISIBLE_DEVICES={index} torchrl-gpu doctor")
         for index in range(torch.cuda.device_count())
         if index != device.index
     ]
-    return [*(each for each in found if each.name != "compiled"), *on_cpu, *_kernels_on(device), *others]
+    return [*(each for each in found if each.name != "compiled"), *on_cpu, *kernels_on(device), *others]
 
 
-def _kernels_on(device: torch.device) -> list[Finding]:
+def kernels_on(device: torch.device) -> list[Finding]:
     """List the Triton kernels besides those of packing steps."""
     fused = importlib.import_module("torchrl_gpu.envs.marine.fused")
     values = importlib.import_module("torchrl_gpu.policies.packing.ntuple.values")
@@ -183,7 +183,7 @@ def _kernels_on(device: torch.device) -> list[Finding]:
     return [_finding("triton", what, problem, f"self-test passed on {device}") for what, problem in problems.items()]
 
 
-def _backends_on(device: torch.device) -> list[Finding]:
+def backends_on(device: torch.device) -> list[Finding]:
     kernels = importlib.import_module("torchrl_gpu.envs.packing.kernels")
     if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
         # By the interpreter a self-test takes minutes.
@@ -252,7 +252,7 @@ def _graphs() -> Finding:
     return _finding("compile", "CUDA graphs", problem, "a few operators and random numbers, replayed")
 
 
-def _codecs() -> list[Finding]:
+def codecs() -> list[Finding]:
     """List the encoders of frames, and the packages that streaming needs."""
     from torchrl_gpu.device import get_device
 

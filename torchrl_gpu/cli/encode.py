@@ -19,7 +19,7 @@ WHERE = "torchrl-gpu encode"
 
 
 def main(argv: list[str]) -> None:
-    args = _parser().parse_args(argv)
+    args = make_parser().parse_args(argv)
     out = args.output or args.videos[0].with_name(args.videos[0].resolve().name + ".clips")
     for path in args.videos:
         if not path.exists():
@@ -49,7 +49,7 @@ def main(argv: list[str]) -> None:
     print(f"Written: {out}, {len(store):,} frames of {store.num_episodes} episodes")
 
 
-def _parser() -> OneLineParser:
+def make_parser() -> OneLineParser:
     parser = OneLineParser(prog=WHERE, description=__doc__)
     add = parser.add_argument
     add("videos", nargs="+", type=Path, metavar="VIDEO", help="MP4 file, or a folder")

@@ -35,7 +35,7 @@ def main(argv: list[str]) -> None:
             load_part(task.evaluations[argv[0]])(argv)
             return
     # A first word that is no option is the name of a config.
-    args, words = _config_parser().parse_run(["--config", *argv] if argv and argv[0][0] != "-" else argv)
+    args, words = make_config_parser().parse_run(["--config", *argv] if argv and argv[0][0] != "-" else argv)
     _check(args)
     started = time.perf_counter()
     keep_freed_memory()
@@ -75,7 +75,7 @@ def add_common_options(parser: OneLineParser) -> None:
     add("--output", type=Path, help="JSON with the tables and everything that decides them")
 
 
-def _config_parser() -> OneLineParser:
+def make_config_parser() -> OneLineParser:
     parser = OneLineParser(prog=WHERE, description=__doc__)
     add = parser.add_argument
     parser.add_config()

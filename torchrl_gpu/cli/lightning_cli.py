@@ -197,7 +197,7 @@ class PackageCLI(LightningCLI):
 
     # A fixed number would be simpler. But a GPU is idle with as many environments as suit a CPU, and a run that goes on
     # on another machine must keep its number, or it would be another run.
-    def _settle_num_envs(self) -> None:
+    def settle_num_envs(self) -> None:
         """Replace `num_envs: auto` by the number of the checkpoint, or of the device.
 
         The config's own number, or else the default of the environment's class, is that of a CPU.
@@ -298,7 +298,7 @@ class PackageCLI(LightningCLI):
 
         found = find_checkpoint(self.trainer, self._get(self.config, "ckpt_path"), fits=self.name == "fit")
         self._found = None if found is None else str(found)
-        self._settle_num_envs()
+        self.settle_num_envs()
         # The environment decides the shapes of networks, whose weights are checked below.
         make_env = getattr(self.model, "make_env", None)
         if make_env is not None:

@@ -34,7 +34,7 @@ def run(word: str, argv: list[str], port_tries: int) -> None:
 
     `port_tries` ports are tried, from the one that was asked for on.
     """
-    args, words = _parser(word).parse_run(argv, FIRST)
+    args, words = make_parser(word).parse_run(argv, FIRST)
     names = args.streams or (["env0"] if args.num_envs == 1 else ["env0", "worst", "best", "grid"])
     check_names(names, args.num_envs)
     keep_freed_memory()
@@ -88,7 +88,7 @@ def _load(
     return played, ViewerSession(player, server, streams, args.speed, version)
 
 
-def _parser(word: str) -> OneLineParser:
+def make_parser(word: str) -> OneLineParser:
     does = f"A policy plays live in the browser. Viewers with control can {', '.join(COMMANDS)}."
     more = "Other options go to the config, as in `lightning test`. Tokens may also stand in the environment variables "
     more += f"{' and '.join(TOKEN_VARIABLES.values())}, where no list of processes shows them."

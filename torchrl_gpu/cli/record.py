@@ -36,7 +36,7 @@ _DEFAULTS = {"size": (240, 320), "fps": 10.0, "choose": "all", "most": 10, "by":
 
 
 def main(argv: list[str]) -> None:
-    args, words = _parser().parse_run(argv)
+    args, words = make_parser().parse_run(argv)
     _check_options(args)
     if args.output.exists():
         raise FileExistsError(f"{WHERE}: --output must be a folder that is not there yet; got {args.output}")
@@ -76,7 +76,7 @@ def main(argv: list[str]) -> None:
     print(f"Written: {args.output}, {number:,} {unit} of {args.episodes} episodes, {name}")
 
 
-def _parser() -> OneLineParser:
+def make_parser() -> OneLineParser:
     parser = OneLineParser(prog=WHERE, description=__doc__)
     add = parser.add_argument
     parser.add_config()

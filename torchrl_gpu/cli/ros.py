@@ -27,7 +27,7 @@ def main(argv: list[str]) -> None:
 
     SIGHUP loads the policy's file again, and swaps.
     """
-    args = _parser().parse_args(resolve_configs(argv, shipped=False)).as_dict()
+    args = make_parser().parse_args(resolve_configs(argv, shipped=False)).as_dict()
     from torchrl_gpu.policies.registry import import_classes
 
     path = args.pop("policy")
@@ -73,15 +73,16 @@ def _run(path: str | None, loading: _Loading, page: dict[str, Any] | None, args:
     with until_told_to_end() as ending, server or nullcontext(), bridge:
         runs = f"{policy.name} on {policy.device}, actions to {args['action_topic']}" if policy else "no policy"
         runs += f", packing sessions at {args['pallet_topic']}" if args["pallets"] is not None else ""
-        _say(f"ros: {runs}{f', watch at {server.url}' if server else ''}")
+        print_line(f"ros: {runs}{f', watch at {server.url}' if server else ''}")
         while not ending.event.wait(_POLL_S):
             if again.take():
-                _say(_swap(bridge, path, **loading))
+                print_line(swap(bridge, path, **loading))
     found = bridge.metrics()
-    _say(f"ros: {found['actions']} actions, {found['safe_actions']} safe ones; {found['last_error'] or 'no error'}")
+    problem = found["last_error"] or "no error"
+    print_line(f"ros: {found['actions']} actions, {found['safe_actions']} safe ones; {problem}")
 
 
-def _swap(bridge: RosBridge, path: str | None, device: str, classes: Sequence[type] = ()) -> str:
+def swap(bridge: RosBridge, path: str | None, device: str, classes: Sequence[type] = ()) -> str:
     """Load the policy's file again, swap, and return the outcome as a line.
 
     Whatever fails, the previous policy goes on.
@@ -98,12 +99,12 @@ def _swap(bridge: RosBridge, path: str | None, device: str, classes: Sequence[ty
     return f"ros: {policy.name} of {path} decides now"
 
 
-def _say(line: str) -> None:
+def print_line(line: str) -> None:
     with suppress(OSError):
         print(line, flush=True)
 
 
-def _parser() -> ArgumentParser:
+def make_parser() -> ArgumentParser:
     from jsonargparse import ArgumentParser
 
     from torchrl_gpu.streaming import RosBridge, StreamServer

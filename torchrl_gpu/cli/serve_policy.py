@@ -22,7 +22,7 @@ WHERE = "torchrl-gpu serve-policy"
 
 
 def main(argv: list[str]) -> None:
-    args, words = _parser().parse_run(argv)
+    args, words = make_parser().parse_run(argv)
     check_checkpoint_path(args.checkpoint or "")
     if args.checkpoint is None and (args.pallets is None or words):
         raise ValueError(
@@ -41,7 +41,7 @@ def main(argv: list[str]) -> None:
 
         if args.threads is not None:
             torch.set_num_threads(args.threads)
-        env = _env_of(words, args.device) if words else None
+        env = env_of(words, args.device) if words else None
         classes = import_classes(WHERE, args.classes)
         policy = None
         if args.checkpoint is not None:
@@ -69,7 +69,7 @@ def main(argv: list[str]) -> None:
             gc.unfreeze()
 
 
-def _parser() -> OneLineParser:
+def make_parser() -> OneLineParser:
     more = f"The token may also stand in the environment variable {TOKEN_VARIABLES['token']}."
     parser = OneLineParser(prog=WHERE, description=__doc__, epilog=more)
     add = parser.add_argument
@@ -88,7 +88,7 @@ def _parser() -> OneLineParser:
     return parser
 
 
-def _env_of(words: list[str], device: str) -> BatchedEnv:
+def env_of(words: list[str], device: str) -> BatchedEnv:
     """The environment that a config describes, of one bin."""
     from torchrl_gpu.cli.lightning_cli import build
     from torchrl_gpu.envs import BatchedEnv

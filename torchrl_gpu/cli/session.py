@@ -93,13 +93,13 @@ class ViewerSession:
     def _step(self) -> None:
         done = self.player.step()
         self.steps += 1
-        self._log(done)
+        self.log_episodes(done)
         self._schedule()
         if bool(done.all()):
             # Else nobody would see how the episode ended.
             self._next += HOLD_S
 
-    def _log(self, done: Tensor) -> None:
+    def log_episodes(self, done: Tensor) -> None:
         if not done.any():
             return
         shown = {"return", *self.player.env.outcome_names}

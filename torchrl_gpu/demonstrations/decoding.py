@@ -161,7 +161,7 @@ def decode(
     if orientation == Orientation():
         yield from _by_torchcodec(path, name, header, size, device)
     else:
-        _warn_turned()
+        warn_turned()
         yield from _by_pyav(path, name, size)
 
 
@@ -447,7 +447,7 @@ def _sample() -> bytes:
 
 
 @functools.cache
-def _warn_turned() -> None:
+def warn_turned() -> None:
     # Versions of torchcodec differ in whether they turn frames themselves.
     _LOG.warning("demonstrations: videos to be shown turned or mirrored are decoded by PyAV, not by torchcodec")
 

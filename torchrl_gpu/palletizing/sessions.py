@@ -151,15 +151,15 @@ class PackingSessions:
     ) -> None:
         self.most = arguments.whole("PackingSessions", "most", most, 1, 4096)
         self._device = device
-        self._folder = Path(folder)
+        self.folder = Path(folder)
         self._lock = threading.Lock()
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True)
         self._open: dict[str, _OpenSession] = {}
         self._refusal = ""
         self._take_folder()
         try:
-            self._closed = ClosedSessions(self._folder / FOLDER, now)
-            for path in sorted(self._folder.glob("*.json")):
+            self._closed = ClosedSessions(self.folder / FOLDER, now)
+            for path in sorted(self.folder.glob("*.json")):
                 self._load(path)
         except BaseException:
             self.close()
@@ -176,7 +176,7 @@ class PackingSessions:
         Messages are refused from then on.
         """
         with self._lock:
-            self._refusal = self._refusal or f"{WHERE}: the sessions of {self._folder} are not served any more"
+            self._refusal = self._refusal or f"{WHERE}: the sessions of {self.folder} are not served any more"
             self._release()
 
     def answer(self, message: str | bytes) -> tuple[bool, Plain]:
@@ -252,7 +252,7 @@ class PackingSessions:
         if request is not None:
             self._closed.add(known.id, name, request, answer)
         del self._open[name]
-        (self._folder / f"{name}.json").unlink(missing_ok=True)
+        (self.folder / f"{name}.json").unlink(missing_ok=True)
         return answer
 
     def _take_folder(self) -> None:
@@ -261,23 +261,23 @@ class PackingSessions:
         Raises:
             ValueError: Another process has it.
         """
-        place = self._folder.resolve()
+        place = self.folder.resolve()
         earlier = _HOLDERS.get(place)
         if earlier is not None:
             earlier._give_up()
         try:
-            descriptor = locks.lock(self._folder)
+            descriptor = locks.lock(self.folder)
         except BlockingIOError as error:
-            holder = locks.holder_of(self._folder)
+            holder = locks.holder_of(self.folder)
             raise ValueError(
-                f"PackingSessions: {self._folder} is served by {holder}; end that first, or give another folder"
+                f"PackingSessions: {self.folder} is served by {holder}; end that first, or give another folder"
             ) from error
         self._release = weakref.finalize(self, lambda: None if descriptor is None else os.close(descriptor))
         _HOLDERS[place] = self
 
     def _give_up(self) -> None:
         with self._lock:
-            self._refusal = f"{WHERE}: a newer PackingSessions of the same process has taken over {self._folder}"
+            self._refusal = f"{WHERE}: a newer PackingSessions of the same process has taken over {self.folder}"
             self._release()
 
     def _load(self, path: Path) -> None:
@@ -298,7 +298,7 @@ class PackingSessions:
         content["waits"] = waits
         content["state"] = progress.cut
         content["last"] = last
-        path = self._folder / f"{name}.json"
+        path = self.folder / f"{name}.json"
         # A program that ends while it writes leaves the older file as it was.
         fresh = path.with_suffix(".json-new")
         fresh.write_text(json.dumps(content), encoding="utf-8")

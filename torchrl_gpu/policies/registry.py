@@ -36,23 +36,23 @@ class Registry:
     """
 
     def __init__(self, classes: Iterable[type]) -> None:
-        self._classes = [*classes]
+        self.registered = [*classes]
 
     @property
     def classes(self) -> list[type]:
         """Registered classes, and those of tasks."""
-        classes = [*self._classes]
+        classes = [*self.registered]
         for task in tasks():
             classes += [load_part(each) for each in task.classes]
         return classes
 
     def with_classes(self, classes: Iterable[type]) -> Registry:
         """Return a registry that knows further classes."""
-        return Registry([*self._classes, *classes])
+        return Registry([*self.registered, *classes])
 
     def add(self, cls: type) -> None:
         """Register a class."""
-        self._classes.append(cls)
+        self.registered.append(cls)
 
     # What comes back is of a class that only the settings name.
     def build(self, name: str, given: object, *kinds: type) -> Any:

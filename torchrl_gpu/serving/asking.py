@@ -41,8 +41,8 @@ class InProgress:
     """
 
     def __init__(self) -> None:
-        self._deadlines: set[asyncio.Timeout] = set()
-        self._is_stopping = False
+        self.deadlines: set[asyncio.Timeout] = set()
+        self.is_stopping = False
         self._idle = asyncio.Event()
 
     @asynccontextmanager
@@ -52,12 +52,12 @@ class InProgress:
         Raises:
             Stopping: None is begun any more, or time is up.
         """
-        if self._is_stopping:
+        if self.is_stopping:
             raise Stopping
         deadline = asyncio.timeout(None)
         try:
             async with deadline:
-                self._deadlines.add(deadline)
+                self.deadlines.add(deadline)
                 yield
         except TimeoutError:
             # Another limit of time may have run out inside.
@@ -65,17 +65,17 @@ class InProgress:
                 raise Stopping from None
             raise
         finally:
-            self._deadlines.discard(deadline)
-            if not self._deadlines:
+            self.deadlines.discard(deadline)
+            if not self.deadlines:
                 self._idle.set()
 
     async def finish(self) -> None:
         """Begin nothing from now on, and wait for all that is in progress."""
-        self._is_stopping = True
+        self.is_stopping = True
         end = asyncio.get_running_loop().time() + FINISH_S
-        for deadline in self._deadlines:
+        for deadline in self.deadlines:
             deadline.reschedule(end)
-        while self._deadlines:
+        while self.deadlines:
             self._idle.clear()
             await self._idle.wait()
 

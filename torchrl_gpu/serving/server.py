@@ -23,7 +23,7 @@ from torchrl_gpu.system import arguments
 # Passes that may wait.
 _MANY = 16
 # Bytes of JSON from which on a thread reads it.
-_LARGE = 16_384
+LARGE = 16_384
 _MAX_ROWS = 1 << 20
 
 
@@ -111,7 +111,7 @@ class PolicyRoutes:
     async def _answer(self, body: bytes | str, is_json: bool) -> bytes:
         # A thread takes turns with the loop, which would else answer nobody while it reads. For a short message the
         # thread costs more than it saves.
-        if is_json and len(body) > _LARGE:
+        if is_json and len(body) > LARGE:
             loop = asyncio.get_running_loop()
             observations = await loop.run_in_executor(self._reader, self._messages.parse, body, is_json)
         else:

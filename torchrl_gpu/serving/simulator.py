@@ -124,7 +124,7 @@ def main(make: Callable[[str], Simulator], description: str | None, fps: float =
         description: Of the program.
         fps: Periods in a second.
     """
-    args = _parser(description).parse_args()
+    args = make_parser(description).parse_args()
     # Loading may take minutes, and is not asked whether to end. The loop below is.
     with until_told_to_end() as ending, ending.at_once():
         simulator = make(args.device)
@@ -147,7 +147,7 @@ def main(make: Callable[[str], Simulator], description: str | None, fps: float =
     print(f"{driven.steps} steps, {driven.pictures} pictures; {decided}")
 
 
-def _parser(description: str | None) -> argparse.ArgumentParser:
+def make_parser(description: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--policy", help="a file that load_policy reads; without one nobody decides")
     parser.add_argument("--classes", help="agents and networks of your own: module.Class,module.Class")

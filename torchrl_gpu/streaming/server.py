@@ -93,7 +93,7 @@ class StreamServer:
             load(module)
         self._pipeline = pipeline
         self._add_routes = add_routes
-        self._service: Service | None = None
+        self.service: Service | None = None
         # A forked process has a copy of this object, but not the thread that serves.
         self._owner = os.getpid()
 
@@ -105,12 +105,12 @@ class StreamServer:
         Raises:
             ValueError: No port that may be tried is free, or the host or the certificate cannot be used.
         """
-        if self._service is None:
+        if self.service is None:
             self._owner = os.getpid()
             # Here, as it brings aiohttp.
             from torchrl_gpu.streaming.web.service import Service
 
-            self._service = Service(self.settings, self._pipeline, self._add_routes)
+            self.service = Service(self.settings, self._pipeline, self._add_routes)
             atexit.register(self._stop_quietly)
         return self
 
@@ -120,7 +120,7 @@ class StreamServer:
         Raises:
             RuntimeError: Server or encoder failed while it ran.
         """
-        service, self._service = self._service, None
+        service, self.service = self.service, None
         if service is None or os.getpid() != self._owner:
             return
         atexit.unregister(self._stop_quietly)
@@ -144,7 +144,7 @@ class StreamServer:
 
         Before `start`, the one that was asked for.
         """
-        return self.settings.port if self._service is None else self._service.port
+        return self.settings.port if self.service is None else self.service.port
 
     @property
     def url(self) -> str:
@@ -182,8 +182,8 @@ class StreamServer:
         Raises:
             ValueError: An argument is invalid.
         """
-        if self._service is not None:
-            self._service.hub.publish(frame, stream, meta, bgr=bgr, depth_range=depth_range)
+        if self.service is not None:
+            self.service.hub.publish(frame, stream, meta, bgr=bgr, depth_range=depth_range)
 
     def show_policy(self, view: PolicyView, stream: str = "main", meta: Meta = None, *, bgr: bool = False) -> None:
         """Show a policy's input and action side by side.
@@ -218,15 +218,15 @@ class StreamServer:
         That is so while a viewer waits for one, and once a second while none does, so that the next viewer sees the
         newest frame at once.
         """
-        return self._service is not None and self._service.hub.wanted(stream)
+        return self.service is not None and self.service.hub.wanted(stream)
 
     def wanted_streams(self) -> list[str]:
         """Return the streams of which a frame is wanted now, members of families included."""
-        return [] if self._service is None else self._service.hub.wanted_streams()
+        return [] if self.service is None else self.service.hub.wanted_streams()
 
     def watchers(self, stream: str | None = None) -> int:
         """Return the number of viewers of a stream, or of all."""
-        return 0 if self._service is None else self._service.hub.watchers(stream)
+        return 0 if self.service is None else self.service.hub.watchers(stream)
 
     def declare(self, stream: str, title: str | None = None) -> None:
         """Name a stream before its first frame, so that viewers can choose it.
@@ -235,8 +235,8 @@ class StreamServer:
             stream: 1 to 64 characters. There are at most 64 streams.
             title: What viewers read; None for the name.
         """
-        if self._service is not None:
-            self._service.hub.declare(stream, title)
+        if self.service is not None:
+            self.service.hub.declare(stream, title)
 
     def declare_family(self, name: str, count: int, title: str | None = None) -> None:
         """Let viewers choose any of many streams.
@@ -250,16 +250,16 @@ class StreamServer:
             count: How many members there are, at most 10⁹.
             title: What viewers read; a member's has its number behind it, before a colon if there is one.
         """
-        if self._service is not None:
-            self._service.hub.declare_family(name, count, title)
+        if self.service is not None:
+            self.service.hub.declare_family(name, count, title)
 
     def end_episode(self, stream: str = "main", meta: Meta = None) -> None:
         """Mark the end of an episode, which instant replay shows.
 
         `meta` joins that of its last picture.
         """
-        if self._service is not None:
-            self._service.hub.end_episode(stream, meta)
+        if self.service is not None:
+            self.service.hub.end_episode(stream, meta)
 
     # -- commands, state and curves ------------------------------------------------------------------------------------
 
@@ -268,15 +268,15 @@ class StreamServer:
 
         The oldest come first; at most 256 are kept.
         """
-        return [] if self._service is None else self._service.hub.take_commands()
+        return [] if self.service is None else self.service.hub.take_commands()
 
     def state(self, **values: Scalar | Sequence[Scalar]) -> None:
         """Show values with the picture.
 
         Those of earlier calls stay. Lists are of JSON scalars.
         """
-        if self._service is not None:
-            self._service.hub.set_state(values)
+        if self.service is not None:
+            self.service.hub.set_state(values)
 
     def log(self, step: int, /, **scalars: float) -> None:
         """Add a point to each named curve, which every viewer sees from its beginning.
@@ -290,8 +290,8 @@ class StreamServer:
             scalars: Numbers by the names of their curves, of 1 to 64 characters: `log(9, **{"train/loss": 0.5})`.
                 Curves whose names begin alike, up to a slash, are shown together.
         """
-        if self._service is not None:
-            self._service.hub.curves.log(step, scalars)
+        if self.service is not None:
+            self.service.hub.curves.log(step, scalars)
 
     def _stop_quietly(self) -> None:
         with contextlib.suppress(RuntimeError):

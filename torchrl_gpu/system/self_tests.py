@@ -86,24 +86,24 @@ class SelfTest(NamedTuple):
             found = _run_in_subprocess(self)
         except Unavailable as reason:
             _LOG.info("self-test of %s in this process: %s", self.name, reason)
-            found = run_here(lambda: _function(self.function)(*self.arguments))
+            found = run_here(lambda: function_of(self.function)(*self.arguments))
             # Not on disk: it may have failed for want of memory.
-            _FAILURES[self._key] = found
+            KNOWN_FAILURES[self._key] = found
             return found
         self.keep(found)
         return found
 
     def known_failure(self) -> str | None:
         """Failure found by an earlier run, "" for success, or None without a run."""
-        if self._key not in _FAILURES:
+        if self._key not in KNOWN_FAILURES:
             found = self._read()
             if found is not None:
-                _FAILURES[self._key] = found
-        return _FAILURES.get(self._key)
+                KNOWN_FAILURES[self._key] = found
+        return KNOWN_FAILURES.get(self._key)
 
     def keep(self, failure: str) -> None:
         """Store a result for this process and for later ones."""
-        _FAILURES[self._key] = failure
+        KNOWN_FAILURES[self._key] = failure
         path = self._path()
         if path is None:
             return
@@ -125,7 +125,7 @@ class SelfTest(NamedTuple):
         return None if folder is None else folder / f"self-test-{self._key}.json"
 
     def _read(self) -> str | None:
-        path = self._path() if _reads_disk else None
+        path = self._path() if reads_disk else None
         try:
             content: object = json.loads(path.read_text(encoding="utf-8")) if path is not None else None
         except (OSError, ValueError, RecursionError):
@@ -138,15 +138,15 @@ class SelfTest(NamedTuple):
 
 
 # Results that this process knows, by `SelfTest._key`.
-_FAILURES: dict[str, str] = {}
-_reads_disk = True
+KNOWN_FAILURES: dict[str, str] = {}
+reads_disk = True
 
 
 def forget_results() -> None:
     """Discard cached results, so that this process uses only those that it finds."""
-    global _reads_disk
-    _reads_disk = False
-    _FAILURES.clear()
+    global reads_disk
+    reads_disk = False
+    KNOWN_FAILURES.clear()
 
 
 def run_here(function: Callable[[], str]) -> str:
@@ -221,7 +221,7 @@ def _answer(test: SelfTest, to: int) -> NoReturn:
 
         # The threads of OpenMP are not forked, and would be waited for.
         torch.set_num_threads(1)
-        if not _function(test.function)(*test.arguments):
+        if not function_of(test.function)(*test.arguments):
             os.write(to, _PASSED)
     finally:
         os._exit(0)
@@ -291,7 +291,7 @@ def _result(status: int, out: str, err: str) -> str:
     return one_line(failure)
 
 
-def _function(name: str) -> Callable[..., str]:
+def function_of(name: str) -> Callable[..., str]:
     module, _, function = name.partition(":")
     found: Callable[..., str] = getattr(importlib.import_module(module), function)
     return found
@@ -301,7 +301,7 @@ def _main(function: str, arguments: str) -> None:
     """Run a self-test in this process, print its result and end."""
     # A compiler, a driver or a kernel may raise anything.
     try:
-        result = {"failure": one_line(_function(function)(*json.loads(arguments)))}
+        result = {"failure": one_line(function_of(function)(*json.loads(arguments)))}
     except Unavailable as error:
         result = {"unavailable": one_line(str(error))}
     except Exception as error:

@@ -115,11 +115,11 @@ class AgentRun(EnvRun):
             return False
         if self._compiled_before is not None:
             return self._compiled_before
-        return self._planned_updates() >= _MANY
+        return self.planned_updates() >= _MANY
 
     # Compilation takes minutes at the start, and pays for runs that are long. How long this one will be is asked of the
     # Trainer before it begins, where there is no clock yet to tell.
-    def _planned_updates(self) -> float:
+    def planned_updates(self) -> float:
         """The most updates of this fit, by `max_steps` and `max_epochs`."""
         trainer = self.trainer
         most = trainer.max_steps if trainer.max_steps >= 0 else math.inf

@@ -166,7 +166,7 @@ class BehaviourCloning(EnvRun):
         if data.demonstrations is None:
             return
         self.demonstrations = data.put_on(self.trainer.strategy.root_device)
-        self._rows = data.train_rows
+        self.train_rows = data.train_rows
         self._check_demonstrations()
         if stage == "fit" and isinstance(self.learner, BCPolicy):
             self._take_statistics(self.learner)
@@ -175,12 +175,12 @@ class BehaviourCloning(EnvRun):
         """Take means and deviations of the rows that are learned from, to normalise by."""
         vectors = []
         actions = []
-        for index in self._rows.split(_STATISTICS_CHUNK):
+        for index in self.train_rows.split(_STATISTICS_CHUNK):
             part = self.demonstrations.batch(index)
             observed = [part[key].flatten(1).float() for key in policy.in_keys]
             vectors.append(torch.cat(observed, 1))
             actions.append(part["action"])
-        policy.to(self._rows.device).set_statistics(torch.cat(vectors), torch.cat(actions))
+        policy.to(self.train_rows.device).set_statistics(torch.cat(vectors), torch.cat(actions))
 
     def _check_demonstrations(self) -> None:
         """Raise where demonstrations do not fit the environment or the policy."""
@@ -275,17 +275,17 @@ class BehaviourCloning(EnvRun):
         means = {name: values.mean() for name, values in self.learner.scores(batch).items()}
         return {name: value if name == "loss" else value.detach() for name, value in means.items()}
 
-    def _draw(self, update: int) -> Tensor:
+    def draw_rows(self, update: int) -> Tensor:
         """Numbers of the rows of an update, (B,).
 
         They follow from the seed and from how many updates were made before.
         """
-        number, place = divmod(update, self._updates_of(len(self._rows)))
+        number, place = divmod(update, self._updates_of(len(self.train_rows)))
         if self._pass is None or self._pass[0] != number:
-            device = self._rows.device
+            device = self.train_rows.device
             generator = torch.Generator(device).manual_seed((self.seed * 1_000_003 + number) % 2**63)
-            order = torch.randperm(len(self._rows), generator=generator, device=device, dtype=torch.int64)
-            self._pass = number, self._rows[order]
+            order = torch.randperm(len(self.train_rows), generator=generator, device=device, dtype=torch.int64)
+            self._pass = number, self.train_rows[order]
         together = self.batch_size * self.trainer.world_size
         rows = self._pass[1][place * together : (place + 1) * together]
         return rows[self.global_rank :: self.trainer.world_size]
@@ -297,7 +297,7 @@ class BehaviourCloning(EnvRun):
         assert isinstance(data, DemonstrationEpisodes), "`setup` takes no other"
         # Without a number of steps an epoch is a pass.
         if data.asked_steps is None:
-            a_pass = self._updates_of(len(self._rows))
+            a_pass = self._updates_of(len(self.train_rows))
             most = min(most, a_pass - self.trainer.global_step % a_pass)
         made = self._learn(self.updates_now(most))
         if self.logs_this_step:
@@ -308,22 +308,22 @@ class BehaviourCloning(EnvRun):
         """Make some updates, and give the means of each."""
         graphed = self._graphed
         if graphed is None or updates < self.updates_per_step:
-            return [self._update() for _ in range(updates)]
+            return [self.update_once() for _ in range(updates)]
         first = self.trainer.global_step
         with section("replay"):
-            index = torch.stack([self._draw(first + number) for number in range(updates)])
+            index = torch.stack([self.draw_rows(first + number) for number in range(updates)])
         with section("update"):
             made = self.learn_in_graph(graphed, TensorDict({"index": index}), updates)
         if made is None:
-            return [self._update() for _ in range(updates)]
+            return [self.update_once() for _ in range(updates)]
         for batch in graphed.batches_seen:
             self.note_batch(batch)
         return made
 
     @in_section("update")
-    def _update(self) -> dict[str, Tensor]:
+    def update_once(self) -> dict[str, Tensor]:
         with section("replay"):
-            batch = self._batch(self._draw(self.trainer.global_step))
+            batch = self._batch(self.draw_rows(self.trainer.global_step))
         self.note_batch(batch)
         means = self._means(batch)
         self.descend(means["loss"], [list(self.learner.parameters())], self.max_grad_norm)

@@ -168,11 +168,11 @@ class OffPolicy(AgentRun, ReplayRun):
         )
 
     def on_train_start(self) -> None:
-        self.fill(self._play, self.batch_size)
+        self.fill(self.extend_replay, self.batch_size)
 
     @in_section("step")
     def training_step(self, batch: object, batch_idx: int) -> dict[str, Tensor]:
-        self._play()
+        self.extend_replay()
         with advice(type(self).__name__, self.env.device, self.batch_size, self.replay):
             losses = self._learn_from_replay()
         return self.log_losses(losses)
@@ -188,7 +188,7 @@ class OffPolicy(AgentRun, ReplayRun):
             losses = self.learn_in_graph(self.graphed_learning, TensorDict(), self.updates_of_step)
         if losses is None:
             updates = self.updates_now(self.updates_per_step)
-            return [self._update() for _ in range(updates)]
+            return [self.update_once() for _ in range(updates)]
         for batch in cast("GraphedLearning", self.graphed_learning).batches_seen:
             self.note_batch(batch)
         return losses
@@ -197,7 +197,7 @@ class OffPolicy(AgentRun, ReplayRun):
     def _draws_on_device(self) -> bool:
         return isinstance(self.replay, DeviceReplay) and self.replay.draws_on_device
 
-    def _play(self) -> None:
+    def extend_replay(self) -> None:
         self.agent.anneal(self.frames)
         with set_exploration_type(ExplorationType.RANDOM):
             transitions = self.collect(self.policy, self.rollout_steps)
@@ -208,7 +208,7 @@ class OffPolicy(AgentRun, ReplayRun):
             if self.group:
                 cast("DeviceReplay", self.replay).leave_out(index, ~transitions["active"])
 
-    def _update(self) -> dict[str, Tensor]:
+    def update_once(self) -> dict[str, Tensor]:
         with section("replay"):
             batch = self._sample()
         with section("update"):

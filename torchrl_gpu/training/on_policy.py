@@ -127,7 +127,7 @@ class OnPolicy(AgentRun):
             compiled=self._compiled,
         )
         if self.graphed_update is not None:
-            self.graphed_learning = self._make_graphed_learning(lambda steps: self._batches(self._sample(steps)))
+            self.graphed_learning = self._make_graphed_learning(lambda steps: self.batches_of(self.sample_of(steps)))
 
     @in_section("step")
     def training_step(self, batch: object, batch_idx: int) -> dict[str, Tensor]:
@@ -143,17 +143,17 @@ class OnPolicy(AgentRun):
             self.note_batch(steps)
             return losses
         most = self.updates_now(self.updates_of_step)
-        batches = self._batches(self._sample(steps))
+        batches = self.batches_of(self.sample_of(steps))
         return [self.learn(rows) for _, rows in zip(range(most), batches, strict=False)]
 
-    def _sample(self, steps: TensorDictBase) -> TensorDictBase:
+    def sample_of(self, steps: TensorDictBase) -> TensorDictBase:
         scaled = steps.copy()
         scaled["next", "reward"] = steps["next", "reward"] * self.reward_scale
         if self.trainer.world_size == 1:
             return self.agent.estimate(scaled)
         return self.agent.estimate(scaled, self.total)
 
-    def _batches(self, sample: TensorDictBase) -> Iterator[TensorDictBase]:
+    def batches_of(self, sample: TensorDictBase) -> Iterator[TensorDictBase]:
         """Every row once in each epoch.
 
         Rows that do not count are spread evenly over the batches.

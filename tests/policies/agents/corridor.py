@@ -1,4 +1,7 @@
-"""A small TorchRL environment of discrete actions, without an action mask unless it is asked for one."""
+"""A small TorchRL environment of discrete actions.
+
+It has no action mask unless one is asked for.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,9 @@ PLACES, ACTIONS = 4, 3
 
 
 class Corridor(EnvBase):
-    """Four places in a row; left, stay, right; 1 for reaching the last.
+    """Four places in a row, with a reward of 1 for reaching the last.
+
+    Actions are left, stay and right.
 
     Args:
         batch: Its batch size.

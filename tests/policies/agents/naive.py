@@ -1,4 +1,6 @@
-"""Decisions and losses of each agent, one sample, one quantile, one atom at a time, in Python's own numbers.
+"""Decisions and losses of each agent in Python's own numbers.
+
+One sample, one quantile, one atom at a time.
 
 Networks are the agent's; random numbers are drawn in the order in which the agent draws them, from the same seed.
 """
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from itertools import product
 from typing import Any
 
 import torch
@@ -45,7 +48,8 @@ def quantile_loss(values: list[float], taus: list[float], wanted: list[float]) -
 
 
 def distance(values: list[float], wanted: list[float]) -> float:
-    return sum(abs(target - value) for target in wanted for value in values) / (len(wanted) * len(values))
+    total = sum(abs(target - value) for target, value in product(wanted, values))
+    return total / (len(wanted) * len(values))
 
 
 # -- scores: what a decision is made by, for one state -----------------------------------------------------------------
@@ -107,11 +111,16 @@ def dqn(agent: Any, target: Any, sample: TensorDict, double: bool = True) -> tup
 
 def rainbow(agent: Any, sample: TensorDict, double: bool = True) -> tuple[float, float]:
     """Algorithm 1 of Bellemare et al. 2017."""
-    online, target, support, after = agent.online.network, agent.target.network, agent.online.support, sample["next"]
+    online = agent.online.network
+    target = agent.target.network
+    support = agent.online.support
+    after = sample["next"]
     chosen = best(atom_scores(online if double else target, support, after), after["action_mask"])
     chances = target(*seen(target, after))[chosen].softmax(-1).tolist()
     atoms = support.tolist()
-    lowest, highest, gap = atoms[0], atoms[-1], (atoms[-1] - atoms[0]) / (len(atoms) - 1)
+    lowest = atoms[0]
+    highest = atoms[-1]
+    gap = (atoms[-1] - atoms[0]) / (len(atoms) - 1)
     wanted = [0.0] * len(atoms)
     for chance, atom in zip(chances, atoms, strict=True):
         place = (min(max(bootstrap(sample, agent, atom), lowest), highest) - lowest) / gap
@@ -127,7 +136,9 @@ def rainbow(agent: Any, sample: TensorDict, double: bool = True) -> tuple[float,
 def iqn(
     agent: Any, sample: TensorDict, taus: Tensor, next_taus: Tensor, double: bool = True, level: float = 1.0
 ) -> tuple[float, float]:
-    online, target, after = agent.scores.network, agent.target, sample["next"]
+    online = agent.scores.network
+    target = agent.target
+    after = sample["next"]
     mask, action = after["action_mask"], int(sample["action"])
     values = [online(*seen(online, sample), tau[None])[0, action].item() for tau in taus]
     following = [target(*seen(target, after), tau[None])[0].tolist() for tau in next_taus]
@@ -138,9 +149,14 @@ def iqn(
 
 
 def ddpg(agent: Any, target: Any, sample: TensorDict) -> tuple[float, float, float]:
-    """Critic's and actor's loss and the error; `target` holds target actor and critic."""
+    """Return the critic's and the actor's loss and the error.
+
+    `target` holds target actor and critic.
+    """
     target_actor, target_critic = target
-    critic, actor, after = agent.objective.value_network.module, agent.policy.module, sample["next"]
+    critic = agent.objective.value_network.module
+    actor = agent.policy.module
+    after = sample["next"]
     action = torch.tensor(squashed(target_actor.network(*seen(target_actor.network, after)), actor.squash.kind))
     value = target_critic(*seen(target_critic, after), action).item()
     wanted = bootstrap(sample, agent, value)
@@ -184,7 +200,9 @@ def sac(agent: Any, sample: TensorDict, noise: Tensor, next_noise: Tensor) -> tu
 def ac_iqn(
     agent: Any, sample: TensorDict, taus: Tensor, actor_taus: Tensor, next_taus: Tensor, level: float = 1.0
 ) -> tuple[float, float, float]:
-    critic, target, after = agent.critic, agent.target_critic, sample["next"]
+    critic = agent.critic
+    target = agent.target_critic
+    after = sample["next"]
     values = [critic(*seen(critic, sample), sample["action"], tau[None]).item() for tau in taus]
     network = agent.target_actor.network
     action = torch.tensor(squashed(network(*seen(network, after)), agent.actor.squash.kind))

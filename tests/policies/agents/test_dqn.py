@@ -43,22 +43,19 @@ def tables() -> DQN:
 
 def batch_by_hand() -> TensorDict:
     """Three transitions: one that goes on, one that terminates, one that is cut off."""
-    return TensorDict(
-        {
-            "state": torch.tensor([0, 0, 2]),
-            "action": torch.tensor([0, 1, 0]),
-            "action_mask": torch.ones(3, 3, dtype=torch.bool),
-            "steps_to_next_obs": torch.tensor([[1], [2], [3]]),
-            "next": {
-                "state": torch.tensor([1, 1, 2]),
-                "action_mask": torch.tensor([[True, False, True], [True, True, True], [True, True, True]]),
-                "reward": torch.tensor([[1.0], [3.0], [0.0]]),
-                "done": torch.tensor([[False], [True], [True]]),
-                "terminated": torch.tensor([[False], [True], [False]]),
-            },
-        },
-        batch_size=[3],
-    )
+    after = TensorDict(batch_size=[3])
+    after["state"] = torch.tensor([1, 1, 2])
+    after["action_mask"] = torch.tensor([[True, False, True], [True, True, True], [True, True, True]])
+    after["reward"] = torch.tensor([[1.0], [3.0], [0.0]])
+    after["done"] = torch.tensor([[False], [True], [True]])
+    after["terminated"] = torch.tensor([[False], [True], [False]])
+    steps = TensorDict(batch_size=[3])
+    steps["state"] = torch.tensor([0, 0, 2])
+    steps["action"] = torch.tensor([0, 1, 0])
+    steps["action_mask"] = torch.ones(3, 3, dtype=torch.bool)
+    steps["steps_to_next_obs"] = torch.tensor([[1], [2], [3]])
+    steps["next"] = after
+    return steps
 
 
 # -- the loss --
@@ -121,7 +118,8 @@ def test_exploring_is_by_noise_alone_unless_told_otherwise() -> None:
     assert agent.exploration is None
     seen = transitions("Rainbow", 60).exclude("next", "action")
     with set_exploration_type(ExplorationType.RANDOM):
-        one, again = (PolicyWrapper(agent, flat=True)(seen.clone())["action"] for _ in range(2))
+        one = PolicyWrapper(agent, flat=True)(seen.clone())["action"]
+        again = PolicyWrapper(agent, flat=True)(seen.clone())["action"]
         agent.update_targets(1)
         other = PolicyWrapper(agent, flat=True)(seen.clone())["action"]
     assert torch.equal(one, again)
@@ -129,7 +127,7 @@ def test_exploring_is_by_noise_alone_unless_told_otherwise() -> None:
 
 
 def test_atoms_that_are_none() -> None:
-    with pytest.raises(ValueError, match=r"Rainbow: v_max must be above 3; got 3\.0"):
+    with pytest.raises(ValueError, match=r"Rainbow: v_max .*\b3; got 3\.0"):
         make("Rainbow", v_min=3.0, v_max=3.0)
 
 
@@ -147,11 +145,13 @@ def test_the_price_of_entropy_is_fixed_or_learnt() -> None:
 def test_the_price_rises_where_there_is_too_little_entropy(wanted: float, rises: bool) -> None:
     agent: Any = make("SAC", target_entropy=wanted)
     losses = agent.losses(transitions("SAC", 32))
-    for name in ("actor", "critic"):  # which are summed with it
+    # These losses are summed with it.
+    for name in ("actor", "critic"):
         losses[name].backward(retain_graph=True)
     assert agent.log_alpha.grad is None
     losses["alpha"].backward()
-    assert (agent.log_alpha.grad < 0).item() is rises  # descent moves against the slope
+    # Descent moves against the slope.
+    assert (agent.log_alpha.grad < 0).item() is rises
 
 
 def test_actions_are_drawn_anew_for_every_robot() -> None:
@@ -171,13 +171,14 @@ def test_levels_by_hand() -> None:
     assert (adaptive.in_keys, fixed.in_keys) == (["clearance"], [])
     assert_near(adaptive(SEEN), torch.tensor([[0.0], [0.25], [1.0], [1.0], [0.0]]))
     assert fixed(SEEN).tolist() == 0.5
-    assert dict(fixed.state_dict()) == {}  # it is set, and not learned
+    # The temperature is set, and not learned.
+    assert dict(fixed.state_dict()) == {}
     assert midpoints(4).tolist() == [0.125, 0.375, 0.625, 0.875]
 
 
 @pytest.mark.parametrize("wrong", [1.5, None])
 def test_a_level_that_is_none(wrong: Any) -> None:
-    with pytest.raises(ValueError, match="RiskLevel: cvar must be above 0"):
+    with pytest.raises(ValueError, match=r"RiskLevel: cvar .*above 0"):
         RiskLevel(wrong)
 
 
@@ -198,7 +199,10 @@ def test_the_score_at_a_level_is_the_mean_of_the_quantiles_below_it() -> None:
 
 
 class TwoOutcomes(torch.nn.Module):
-    """Quantiles of a gamble: action a > 0 stakes a, won by the upper half of all τ at 3 to 1 and lost by the lower."""
+    """Quantiles of a gamble.
+
+    Action a > 0 stakes a, won by the upper half of all τ at 3 to 1 and lost by the lower.
+    """
 
     in_keys = ("observation",)
 

@@ -1,4 +1,7 @@
-"""Environments without a mask, states in which nothing is legal, and networks that do not fit and are refused."""
+"""Environments without a mask, and states without a legal action.
+
+Networks that do not fit are refused.
+"""
 
 from __future__ import annotations
 
@@ -62,12 +65,14 @@ def test_without_a_mask_every_action_is_legal_when_acting(name: str, batch: tupl
 @each_agent
 def test_without_a_mask_every_action_is_bootstrapped(name: str) -> None:
     env, masked = Corridor(5), Corridor(5, masked=True)
-    agent, twin = (agent_for(name, each) for each in (env, masked))
+    agent = agent_for(name, env)
+    twin = agent_for(name, masked)
     torch.manual_seed(1)
     batch = masked.rollout(20, break_when_any_done=False).reshape(-1)
     assert agent.observations == ["observation"]
     torch.manual_seed(2)
-    loss = agent.loss(bare := batch.select("observation", "action", "next").exclude(("next", "action_mask")))["loss"]
+    bare = batch.select("observation", "action", "next").exclude(("next", "action_mask"))
+    loss = agent.loss(bare)["loss"]
     torch.manual_seed(2)
     assert loss == twin.loss(batch)["loss"]
     assert torch.equal(bare["td_error"], batch["td_error"])
@@ -79,23 +84,25 @@ def test_without_a_mask_every_action_is_bootstrapped(name: str) -> None:
 
 
 def stuck(reward: float = 1.0) -> TensorDict:
-    """One transition from the first place to a second without a legal action, which is not terminated."""
+    """Return one transition to a place without a legal action.
+
+    It is not terminated.
+    """
     first, second = torch.eye(PLACES)[:2]
-    return TensorDict(
-        {
-            "observation": first[None],
-            "action": torch.tensor([2]),
-            "action_mask": torch.ones(1, ACTIONS, dtype=torch.bool),
-            "next": {
-                "observation": second[None],
-                "action_mask": torch.zeros(1, ACTIONS, dtype=torch.bool),
-                "reward": torch.tensor([[reward]]),
-                "done": torch.tensor([[False]]),
-                "terminated": torch.tensor([[False]]),
-            },
-        },
-        [1],
-    )
+    after = {
+        "observation": second[None],
+        "action_mask": torch.zeros(1, ACTIONS, dtype=torch.bool),
+        "reward": torch.tensor([[reward]]),
+        "done": torch.tensor([[False]]),
+        "terminated": torch.tensor([[False]]),
+    }
+    step = {
+        "observation": first[None],
+        "action": torch.tensor([2]),
+        "action_mask": torch.ones(1, ACTIONS, dtype=torch.bool),
+        "next": after,
+    }
+    return TensorDict(step, [1])
 
 
 @pytest.mark.parametrize("double", [False, True])
@@ -207,12 +214,15 @@ def made(name: str, change: Callable[[Any], Any], argument: str) -> None:
     )
 
 
-EACH = [(name, argument) for name in AGENTS for argument in networks_for(name)]
+EACH: list[tuple[str, str]] = []
+for agent_name in AGENTS:
+    EACH += [(agent_name, argument) for argument in networks_for(agent_name)]
 
 
 @pytest.mark.parametrize(("name", "argument"), EACH)
 def test_a_wrong_width_is_refused(name: str, argument: str) -> None:
-    made(name, lambda out: out, argument)  # the same wrapped, as it is
+    # The wrapped network gives the same.
+    made(name, lambda out: out, argument)
     with pytest.raises(ValueError, match=rf"^{name}: Wrong .*\(…, .*\) for observation \(…, .*\), not \(…"):
         made(name, cut, argument)
 
@@ -221,7 +231,7 @@ def test_a_wrong_width_is_refused(name: str, argument: str) -> None:
 def test_another_number_of_outputs_or_rows_is_refused(name: str, argument: str) -> None:
     with pytest.raises(ValueError, match=rf"^{name}: Wrong .*, not "):
         made(name, lambda out: out[0] if isinstance(out, tuple) else (out, out), argument)
-    with pytest.raises(ValueError, match=rf"^{name}: Wrong .*another batch shape$"):
+    with pytest.raises(ValueError, match=rf"^{name}: Wrong .*batch shape$"):
         made(name, lambda out: tuple(o[:1] for o in out) if isinstance(out, tuple) else out[:1], argument)
     with pytest.raises(ValueError, match=rf"^{name}: Wrong .*\bstr$"):
         made(name, lambda out: ["scores"], argument)
@@ -230,7 +240,7 @@ def test_another_number_of_outputs_or_rows_is_refused(name: str, argument: str) 
 @pytest.mark.parametrize(("name", "argument"), EACH)
 def test_a_network_without_in_keys_is_refused(name: str, argument: str) -> None:
     networks = {**networks_for(name), argument: lambda env: nn.Linear(32, 25)}
-    with pytest.raises(ValueError, match=f"^{name}: Linear has none .*in_keys"):
+    with pytest.raises(ValueError, match=rf"^{name}: Linear .*in_keys"):
         getattr(policies, name)(AgentSpace.of(spec_for(name)), **networks)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -35,8 +36,12 @@ def make(kind: str, *, seed: int = 0, **changes: Any) -> PPO:
 
 
 def rollout(agent: PPO, kind: str, n: int = 5, length: int = 9, seed: int = 1) -> TensorDict:
-    """Made-up trajectories (N, T) of the agent's own actions; some end inside, by themselves or cut off."""
-    steps, after = (states(n, length, num_actions=num_actions(kind), seed=seed + k) for k in (0, 1))
+    """Return made-up trajectories (N, T) of the agent's own actions.
+
+    Some end inside, by themselves or cut off.
+    """
+    steps = states(n, length, num_actions=num_actions(kind), seed=seed)
+    after = states(n, length, num_actions=num_actions(kind), seed=seed + 1)
     torch.manual_seed(seed + 2)
     with torch.no_grad(), set_exploration_type(ExplorationType.RANDOM):
         agent.policy(steps)
@@ -52,7 +57,10 @@ def minibatch(agent: PPO, kind: str, **changes: Any) -> TensorDict:
 
 
 def torchrl_loss(agent: PPO, kind: str) -> ClipPPOLoss:
-    """TorchRL's, with the agent's networks; of continuous actions before they are squashed."""
+    """Return TorchRL's loss, with the agent's networks.
+
+    Continuous actions are those before they are squashed.
+    """
     network: Any = agent.policy.network
 
     if kind == "discrete":
@@ -93,20 +101,23 @@ def test_losses_and_gradients_are_torchrls(kind: str) -> None:
     batch = minibatch(agent, kind).exclude("priority_weight")
     found = agent.losses(batch)
     sum(found.values()).backward()  # type: ignore[union-attr]
-    ours = [slope.clone() for group in gradients(agent).values() for slope in group if slope is not None]
+    ours = [slope.clone() for slope in chain.from_iterable(gradients(agent).values()) if slope is not None]
     agent.zero_grad()
     theirs_of = batch.clone()
-    if kind == "continuous":  # squashing changes both densities alike, and so not their ratio
+    # Squashing changes both densities alike, so their ratio stays.
+    if kind == "continuous":
         slope = agent.policy.squash.log_slope(batch["unsquashed_action"]).sum(-1)  # type: ignore[union-attr]
         theirs_of["action_log_prob"] = batch["action_log_prob"] + slope
     theirs = torchrl_loss(agent, kind)(theirs_of)
     actor = theirs["loss_objective"] + theirs.get("loss_entropy", torch.zeros(()))
-    assert 0.05 < theirs["clip_fraction"] < 0.95  # some are clipped and some are not
+    # Some are clipped and some are not.
+    assert 0.05 < theirs["clip_fraction"] < 0.95
     assert_near(found["actor"], actor)
     assert_near(found["critic"], theirs["loss_critic"])
     assert_near(agent.clip_fraction, theirs["clip_fraction"])
     (actor + theirs["loss_critic"]).backward()
-    for slope, expected in zip(ours, (g for group in gradients(agent).values() for g in group), strict=True):
+    theirs_by_weight = chain.from_iterable(gradients(agent).values())
+    for slope, expected in zip(ours, theirs_by_weight, strict=True):
         assert expected is not None
         assert_near(slope, expected)
 
@@ -120,7 +131,8 @@ def test_each_loss_reaches_its_own_weights_and_all_of_them(kind: str) -> None:
         for group, slopes in gradients(agent).items():
             assert all((slope is not None and bool(slope.any())) is (group == trained) for slope in slopes)
     assert batch["td_error"].shape == (45, 1)
-    agent.update_targets(1)  # there are none
+    # The agent has no targets.
+    agent.update_targets(1)
     assert agent.targets_update_every_step
 
 
@@ -151,7 +163,8 @@ def test_steps_that_do_not_count(kind: str) -> None:
     steps = rollout(agent, kind)
     idle = ~steps["active"]
     assert idle.any()
-    steps["next", "done"][:, :-1] |= idle[:, 1:]  # as in an environment: a robot takes no part after an end only
+    # In an environment, too, a robot takes no part only after an end.
+    steps["next", "done"][:, :-1] |= idle[:, 1:]
     odd = steps.clone()
     odd["next", "reward"] = torch.where(idle, 1e3, odd["next", "reward"])
     torch.manual_seed(0)
@@ -200,7 +213,8 @@ def test_a_state_without_a_legal_action_is_an_end() -> None:
     stuck["next", "action_mask"][:, 4] = False
     ended = steps.clone()
     ended["next", "terminated"][:, 4] = True
-    found, expected = (agent.estimate(each)["value_target"] for each in (stuck, ended))
+    found = agent.estimate(stuck)["value_target"]
+    expected = agent.estimate(ended)["value_target"]
     assert torch.equal(found, expected)
     assert not torch.equal(found, agent.estimate(steps)["value_target"])
 
@@ -228,7 +242,10 @@ def test_autocast(kind: str, dtype: torch.dtype) -> None:
 
 
 def game(action: Tensor) -> Tensor:
-    """Rewards (…, 1): 1 for five of 25 choices; or 1 − |a − 0.4|²."""
+    """Return rewards (…, 1) of a game.
+
+    1 for five of 25 choices, or 1 − |a − 0.4|².
+    """
     good = 1 - (action - 0.4).square().sum(-1) if action.is_floating_point() else (action < 5).float()
     return good[..., None]
 

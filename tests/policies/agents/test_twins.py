@@ -1,4 +1,7 @@
-"""Every agent against a naive twin that looks at one sample, one quantile, one atom at a time, and against TorchRL."""
+"""Every agent against a naive twin and against TorchRL.
+
+The twin looks at one sample, one quantile, one atom at a time.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ from tests.policies.navigation_spaces import CONTINUOUS, DISCRETE, make, spec_fo
 from tests.tolerances import assert_near
 from torchrl_gpu.policies import SAC, Agent, PolicyWrapper, Rainbow
 
-NUM = 24  # transitions
+# Number of transitions.
+NUM = 24
 
 
 def target_copy(agent: Any, name: str, like: torch.nn.Module) -> torch.nn.Module:
@@ -31,7 +35,10 @@ def target_copy(agent: Any, name: str, like: torch.nn.Module) -> torch.nn.Module
 
 
 def naive_losses(agent: Any, batch: TensorDict, seed: int, **changes: Any) -> list[tuple[float, ...]]:
-    """Losses and error of each transition; random numbers from `seed`, in the agent's order."""
+    """Return losses and error of each transition.
+
+    Random numbers come from `seed`, in the agent's order.
+    """
     torch.manual_seed(seed)
     num = len(batch)
     if agent.name == "DQN":
@@ -103,7 +110,10 @@ def test_greedy_indices(name: str, version: str) -> None:
 
 
 def assert_best(action: int, scores: list[float], mask: Tensor) -> None:
-    """Legal, and no legal action has a score that is larger by more than what adding up in another order makes."""
+    """Assert that choices are legal and best.
+
+    No legal action's score may be larger by more than adding up in another order makes.
+    """
     assert mask[action]
     assert scores[action] == pytest.approx(scores[naive.best(scores, mask)], abs=1e-5)
 
@@ -121,7 +131,8 @@ def test_greedy_actions(name: str, squash: str, version: str) -> None:
 @pytest.mark.parametrize("cvar", [0.25, "adaptive"])
 def test_greedy_indices_at_risk(cvar: Any) -> None:
     agent, seen = make("IQN"), states(NUM)
-    seen["clearance"] = seen["clearance"] / 8  # up to 2.5 m
+    # Clearances are up to 2.5 m.
+    seen["clearance"] = seen["clearance"] / 8
     careful = PolicyWrapper(agent, flat=True, cvar=cvar).eval()(seen.clone())["action"]
     neutral = PolicyWrapper(agent, flat=True).eval()(seen.clone())["action"]
     assert not torch.equal(careful, neutral)
@@ -155,18 +166,23 @@ class Expanded(nn.Module):
 
 
 def distributional_loss(agent: Rainbow) -> DistributionalDQNLoss:
-    online, target = (
-        DistributionalQValueActor(
-            TensorDictModule(AtomsFirst(network), in_keys=KEYS, out_keys=["action_value"]),
-            in_keys=KEYS,
-            support=agent.online.support.clone(),
-            action_space="categorical",
-        )
-        for network in (agent.online.network, agent.target.network)
+    online = DistributionalQValueActor(
+        TensorDictModule(AtomsFirst(agent.online.network), in_keys=KEYS, out_keys=["action_value"]),
+        in_keys=KEYS,
+        support=agent.online.support.clone(),
+        action_space="categorical",
+    )
+    target = DistributionalQValueActor(
+        TensorDictModule(AtomsFirst(agent.target.network), in_keys=KEYS, out_keys=["action_value"]),
+        in_keys=KEYS,
+        support=agent.online.support.clone(),
+        action_space="categorical",
     )
     theirs = DistributionalDQNLoss(online, gamma=agent.gamma, delay_value=True)
-    HardUpdate(theirs, value_network_update_interval=1)  # it warns where there is none
-    theirs.deterministic_sampling_mode = ExplorationType.RANDOM  # else it switches the noise off
+    # TorchRL warns where there is no updater.
+    HardUpdate(theirs, value_network_update_interval=1)
+    # Otherwise TorchRL switches the noise off.
+    theirs.deterministic_sampling_mode = ExplorationType.RANDOM
     theirs.target_value_network_params.data.update_(TensorDict.from_module(target).detach())
     return theirs
 
@@ -174,7 +190,8 @@ def distributional_loss(agent: Rainbow) -> DistributionalDQNLoss:
 def test_rainbow() -> None:
     agent, batch = make("Rainbow", gamma=0.9), transitions("Rainbow", 32)
     for part in (batch, batch["next"]):
-        part["action_mask"] = torch.ones_like(part["action_mask"])  # TorchRL's knows none
+        # TorchRL's loss knows no mask.
+        part["action_mask"] = torch.ones_like(part["action_mask"])
     assert isinstance(agent, Rainbow)
     same = batch.clone()
     theirs = distributional_loss(agent)(same)["loss"]

@@ -30,7 +30,10 @@ def made(settings: ClipEncoder, shape: ClipShape) -> nn.Module:
 
 @torch.no_grad()
 def scramble(module: nn.Module) -> nn.Module:
-    """The module, every weight and statistic of which has moved, so that none is zero or one by chance."""
+    """Change every weight and statistic of a module.
+
+    None is then zero or one by chance.
+    """
     generator = torch.Generator().manual_seed(1)
     for name, tensor in module.state_dict().items():
         if tensor.is_floating_point():

@@ -47,7 +47,7 @@ def test_settings_that_an_encoder_does_not_have_are_told(
 def test_an_encoder_of_ones_own_is_another_arch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clips, "ENCODERS", dict(clips.ENCODERS))
     monkeypatch.setattr(settings, "ENCODERS", clips.ENCODERS)
-    with pytest.raises(ValueError, match=r"arch must be one of .*; got 'wide'"):
+    with pytest.raises(ValueError, match=r"arch .*; got 'wide'"):
         ClipEncoder("wide")
 
     @register_encoder
@@ -97,7 +97,8 @@ def test_the_norm_follows_the_weights_of_the_network_or_a_file(monkeypatch: pyte
     assert type(norm) is FrozenBatchNorm3d
     assert torch.equal(norm.running_var, theirs.stem[1].running_var)
     path = tmp_path / "r3d_18.pth"
-    torch.save(theirs.state_dict(), path, _use_new_zipfile_serialization=False)  # as old files are
+    # Old files have this format.
+    torch.save(theirs.state_dict(), path, _use_new_zipfile_serialization=False)
     encoder = ClipEncoder("r3d18", pretrained=str(path), norm="group").make(shape)
     assert type(encoder.stem[1]) is nn.GroupNorm
     assert torch.equal(encoder.stem[1].weight, theirs.stem[1].weight)
@@ -189,5 +190,5 @@ def test_a_file_that_was_cut_off_is_refused(length: int, path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_named(path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match=f"weights {path}: no such file"):
+    with pytest.raises(FileNotFoundError, match=f"weights {path}: .*no such file"):
         ClipEncoder(pretrained=str(path)).make(SHAPE)

@@ -22,7 +22,10 @@ onnx = pytest.importorskip("onnx")
 
 
 def check_same(policy: InferencePolicy, seen: dict[str, Tensor], got: Tensor) -> None:
-    """Actions as the policy's, or discrete ones that are worth as much: ties may fall otherwise."""
+    """Check that actions are the policy's.
+
+    Discrete ones may be others that are worth as much, as ties may fall otherwise.
+    """
     wanted = policy.policy(TensorDict({name: seen[name] for name in policy.in_keys}, [len(got)]))
     assert got.shape == wanted["action"].shape
     if policy.space.num_actions is None:
@@ -84,8 +87,8 @@ def test_a_file_that_decides_otherwise_is_not_written(
         out.write_bytes(b"a file")
         return lambda observations: spoil(graph(*observations))
 
-    monkeypatch.setitem(export._WRITERS, "pt2", spoiled)
-    with pytest.raises(ValueError, match=r"the file decides otherwise .*nothing is written"):
+    monkeypatch.setitem(export.WRITERS, "pt2", spoiled)
+    with pytest.raises(ValueError, match=r"decides otherwise .*nothing is written"):
         export_policy(path, tmp_path / "policy.pt2", "pt2")
     assert [each.name for each in tmp_path.iterdir()] == ["last.ckpt"]
 
@@ -97,7 +100,7 @@ def test_an_action_that_is_not_legal_is_another(tmp_path: Path) -> None:
     def illegal(observations: list[Tensor]) -> Tensor:
         return observations[policy.in_keys.index("action_mask")].int().argmin(1)
 
-    assert export._difference(policy, illegal, export.made_up(policy, 16)) == float("inf")
+    assert export.difference(policy, illegal, export.made_up(policy, 16)) == float("inf")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +115,8 @@ def test_what_cannot_be_written_is_said(tmp_path: Path, out: str, format: Any, s
 def test_leapp_finds_what_it_asks_for(tmp_path: Path) -> None:
     path, _ = checkpoints.saved(tmp_path, "SAC washes")
     written = export_policy(path, tmp_path / "packing.pt2", "pt2")
-    assert not (tmp_path / "packing.yaml").exists()  # which `--config packing.yaml` would then mean
+    # `--config packing.yaml` would otherwise mean this file.
+    assert not (tmp_path / "packing.yaml").exists()
     told = yaml.safe_load((tmp_path / "packing.leapp.yaml").read_text())
     node = told["models"]["policy"]
     for port in (*node["inputs"], *node["outputs"]):
@@ -126,14 +130,18 @@ def test_leapp_finds_what_it_asks_for(tmp_path: Path) -> None:
 def graph_of(values: np.ndarray) -> Any:
     """Looks entries up in a table, as a model in memory."""
     table = onnx.numpy_helper.from_array(values, "table")
-    at, out = (onnx.helper.make_tensor_value_info(name, kind, ["n"]) for name, kind in (("at", 7), ("out", 1)))
+    at = onnx.helper.make_tensor_value_info("at", 7, ["n"])
+    out = onnx.helper.make_tensor_value_info("out", 1, ["n"])
     gather = onnx.helper.make_node("Gather", ["table", "at"], ["out"])
     graph = onnx.helper.make_graph([gather], "lookup", [at], [out], [table])
     return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=9)
 
 
 def test_tables_of_which_little_has_learned_are_small_and_the_same_to_the_bit() -> None:
-    """A policy of 2.3 MB, most of whose 8.7 million entries are one number, was 35.6 MB of ONNX."""
+    """Tables of mostly one number are packed.
+
+    A policy of 2.3 MB, most of whose 8.7 million entries are one number, was 35.6 MB of ONNX.
+    """
     random = np.random.default_rng(0)
     values = np.full(200_000, 0.1, np.float32)
     learned = random.permutation(200_000)[:10_000]
@@ -141,7 +149,7 @@ def test_tables_of_which_little_has_learned_are_small_and_the_same_to_the_bit() 
     values[learned[:2]] = 0.0, -0.0
     model = graph_of(values)
     before = model.ByteSize()
-    export._pack_tables(model.graph)
+    export.pack_tables(model.graph)
     assert model.ByteSize() < before / 9
     import onnxruntime
 
@@ -154,7 +162,7 @@ def test_tables_of_which_little_has_learned_are_small_and_the_same_to_the_bit() 
 def test_other_tables_stay_as_they_are(values: np.ndarray) -> None:
     model = graph_of(values.astype(np.float32))
     before = model.SerializeToString()
-    export._pack_tables(model.graph)
+    export.pack_tables(model.graph)
     assert model.SerializeToString() == before
 
 
@@ -171,7 +179,7 @@ def test_graph_that_goes_by_chunks_gives_what_it_gave_at_once(rows: int) -> None
     values = np.random.default_rng(0).normal(size=300).astype(np.float32)
     model = graph_of(values)
     # The element of the table is of a batch of rows here.
-    export._go_by_chunks(model, 4)
+    export.split_into_chunks(model, 4)
     onnx = pytest.importorskip("onnx")
     onnx.checker.check_model(model)
     import onnxruntime

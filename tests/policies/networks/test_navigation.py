@@ -1,4 +1,7 @@
-"""Networks of the navigation agents: the published sizes, any batch shape, what they look at and what not."""
+"""Networks of the navigation agents.
+
+The published sizes, any batch shape, what they look at and what not.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +121,8 @@ def test_every_number_that_is_seen_counts(version: str) -> None:
 
 @each_version
 def test_inputs_are_divided_by_their_usual_size_unless_told_otherwise(version: str) -> None:
-    scaled, raw = (encoder_of(space_of(version), normalised) for normalised in (True, False))
+    scaled = encoder_of(space_of(version), True)
+    raw = encoder_of(space_of(version), False)
     raw.load_state_dict(scaled.state_dict())
     seen = states(6, version=version)
     rest = [seen[key] for key in scaled.in_keys[1:]]
@@ -131,7 +135,8 @@ def test_float64_states_are_seen_in_the_precision_of_the_weights() -> None:
     net = built(NavigationScores)
     observation, mask = inputs(net, 3)
     assert_near(net(observation.double(), mask), net(observation, mask))
-    assert net.double()(observation.double(), mask).dtype == torch.float32  # what is given is float32 always
+    # Observations are always float32.
+    assert net.double()(observation.double(), mask).dtype == torch.float32
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

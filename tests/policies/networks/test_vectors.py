@@ -1,4 +1,7 @@
-"""Networks over vectors: shapes, names, limits, dtypes, and an agent that acts by them."""
+"""Networks over vectors.
+
+Shapes, names, limits, dtypes, and an agent that acts by them.
+"""
 
 from __future__ import annotations
 

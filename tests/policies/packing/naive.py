@@ -1,4 +1,7 @@
-"""The baselines in NumPy, one bin and one placement at a time: what the batched ones must agree with."""
+"""The baselines in NumPy, one bin and one placement at a time.
+
+The batched ones must agree with them.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ from torchrl_gpu.envs.packing.kernels import reference
 
 @dataclass
 class Candidate:
-    """One legal placement in one bin; heights in whole multiples of the bin's tolerance."""
+    """One legal placement in one bin.
+
+    Heights are whole multiples of the bin's tolerance.
+    """
 
     action: int
     x: int
@@ -34,10 +40,8 @@ def candidates(env: PackingEnv, row: TensorDictBase) -> Iterator[Candidate]:
         if not legal[k, o, gx, gy]:
             continue
         top, bottom = reference.item_maps(env.catalogue, int(row["item_id"][k]), o)
-        x, y = (
-            min(g * env.grid_step, cells - size)
-            for g, cells, size in zip((gx, gy), env.bin.cells, top.shape, strict=True)
-        )
+        x = min(gx * env.grid_step, env.bin.cells[0] - top.shape[0])
+        y = min(gy * env.grid_step, env.bin.cells[1] - top.shape[1])
         z = float(row["z_map"][k, o, gx, gy])
         after = heightmap.copy()
         reference.place_item(after, top, bottom, x, y, np.float32(z))
@@ -64,7 +68,10 @@ def flattest(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
 
 
 def smallest_surface(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
-    """Least half surface of the box around the pile and the item, in squares of the tolerance; then as `deepest`."""
+    """Least half surface of the box around the pile and the item.
+
+    In squares of the tolerance, and then as `deepest`.
+    """
     cover = c.before > env.bin.tolerance
     cover[c.x : c.x + c.size[0], c.y : c.y + c.size[1]] = True
     sides = []
@@ -75,10 +82,16 @@ def smallest_surface(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
 
 
 def most_space(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
-    """Most accessible space, over blocks of cells; then as `deepest`."""
+    """Most accessible space, over blocks of cells.
+
+    Then as `deepest`.
+    """
     blocks = [-(-cells // 10) for cells in env.bin.cells]
     starts = [range(0, cells, block) for cells, block in zip(env.bin.cells, blocks, strict=True)]
-    coarse = [[c.after[x : x + blocks[0], y : y + blocks[1]].max() for y in starts[1]] for x in starts[0]]
+    coarse = []
+    for x in starts[0]:
+        rows = c.after[x : x + blocks[0]]
+        coarse.append([rows[:, y : y + blocks[1]].max() for y in starts[1]])
     space = accessible(levels(env, np.array(coarse)), round(env.bin.size[2] / env.bin.tolerance))
     return -space, c.z, c.x + c.y
 
@@ -88,18 +101,23 @@ def first_found(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
 
 
 def first_space(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
-    """Base, y and x of the lowest empty maximal space that begins there and holds the item; then as `deepest`."""
+    """Place of the lowest empty maximal space that holds the item.
+
+    Base, y and x, and then as `deepest`.
+    """
     found = [base for base, _, _ in spaces_of(env, c)]
     return (0, min(found), c.y, c.x) if found else (1, *deepest(env, c))
 
 
 def roomiest_space(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
-    """The space's volume, the number of sizes that fit into it, and 10 if all do, in levels; then as `deepest`."""
+    """Volume of the space and the sizes that fit into it.
+
+    The number of sizes, and 10 if all fit, in levels, and then as `deepest`.
+    """
     ceiling, cell = round(env.bin.size[2] / env.bin.tolerance), round(min(env.bin.cell) / env.bin.tolerance)
-    sizes = [
-        (*extent, int(levels(env, height)))
-        for extent, height in zip(env.catalogue.extent[:, 0].tolist(), env.catalogue.height[:, 0].tolist(), strict=True)
-    ]
+    extents = env.catalogue.extent[:, 0].tolist()
+    heights = env.catalogue.height[:, 0].tolist()
+    sizes = [(*extent, int(levels(env, height))) for extent, height in zip(extents, heights, strict=True)]
     found = []
     for base, p, q in spaces_of(env, c):
         number = sum(x <= p and y <= q and z <= ceiling - base for x, y, z in sizes)
@@ -108,19 +126,27 @@ def roomiest_space(env: PackingEnv, c: Candidate) -> tuple[int, ...]:
 
 
 def spaces_of(env: PackingEnv, c: Candidate) -> list[tuple[int, int, int]]:
-    """Base and extents of the empty maximal spaces that begin at a placement and hold its item."""
+    """Return the empty maximal spaces that begin at a placement.
+
+    Base and extents of those that hold its item.
+    """
     ceiling = round(env.bin.size[2] / env.bin.tolerance)
     found = maximal_spaces(levels(env, c.before), ceiling)
     high = c.top - c.z
-    return [
-        (base, x1 - x0, y1 - y0)
-        for x0, x1, y0, y1, base in found
-        if (x0, y0) == (c.x, c.y) and x1 - x0 >= c.size[0] and y1 - y0 >= c.size[1] and base + high <= ceiling
-    ]
+    spaces = []
+    for x0, x1, y0, y1, base in found:
+        begins_here = (x0, y0) == (c.x, c.y)
+        holds = x1 - x0 >= c.size[0] and y1 - y0 >= c.size[1]
+        if begins_here and holds and base + high <= ceiling:
+            spaces.append((base, x1 - x0, y1 - y0))
+    return spaces
 
 
 def maximal_spaces(heights: np.ndarray, ceiling: int) -> list[tuple[int, int, int, int, int]]:
-    """x0, x1, y0, y1 (cells from x0 to below x1) and base of each: every wall stands against a cell that is higher."""
+    """Return x0, x1, y0, y1 and base of each maximal space.
+
+    In cells from x0 to below x1, and every wall stands against a cell that is higher.
+    """
     return _maximal_spaces(heights.tobytes(), heights.shape, ceiling)
 
 
@@ -131,7 +157,9 @@ def _maximal_spaces(raw: bytes, shape: tuple[int, int], ceiling: int) -> list[tu
     for x0, x1 in itertools.combinations(range(1, shape[0] + 2), 2):
         for y0, y1 in itertools.combinations(range(1, shape[1] + 2), 2):
             base = int(h[x0:x1, y0:y1].max())
-            walls = h[x0 - 1, y0:y1], h[x1, y0:y1], h[x0:x1, y0 - 1], h[x0:x1, y1]
+            across = [h[x0 - 1, y0:y1], h[x1, y0:y1]]
+            along = [h[x0:x1, y0 - 1], h[x0:x1, y1]]
+            walls = across + along
             if base < ceiling and all(wall.max() > base for wall in walls):
                 found.append((x0 - 1, x1 - 1, y0 - 1, y1 - 1, base))
     return found
@@ -144,7 +172,10 @@ def accessible(heights: np.ndarray, ceiling: int) -> int:
 
 
 def largest_rectangle(open_: np.ndarray) -> int:
-    """Cells of the largest rectangle of true cells, by trying every pair of rows and running along them."""
+    """Return the cells of the largest rectangle of true cells.
+
+    By trying every pair of rows and running along them.
+    """
     best = 0
     for first in range(len(open_)):
         for last in range(first, len(open_)):
@@ -156,7 +187,10 @@ def largest_rectangle(open_: np.ndarray) -> int:
 
 
 def choose(env: PackingEnv, found: Iterable[Candidate], score: Score, most: int | None = None) -> int:
-    """The action of the least score, the lowest of equals; of the `most` deepest-bottom-left placements alone."""
+    """Return the action of the least score, the lowest of equals.
+
+    Only the `most` deepest-bottom-left placements count.
+    """
     if most is not None:
         found = sorted(found, key=lambda c: (*deepest(env, c), c.action))[:most]
     return min(((*score(env, c), c.action) for c in found), default=(0,))[-1]

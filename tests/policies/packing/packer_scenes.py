@@ -19,7 +19,8 @@ from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 from torchrl_gpu.policies.packing import PackerNetworks, RandomLegal
 
-NARROW = (16, 8)  # decoder of a small U-Net
+# The decoder of a small U-Net.
+NARROW = (16, 8)
 
 
 class Voxels(ItemSource):
@@ -80,7 +81,10 @@ ENVS = {"solids": solids_env, "boxes": boxes_env}
 
 
 def random_states(env: PackingEnv, steps: int) -> TensorDictBase:
-    """Observation `steps` random legal actions after a reset; bins that end on the way start again."""
+    """Return the observation after random legal actions.
+
+    `steps` of them after a reset, and bins that end on the way start again.
+    """
     torch.manual_seed(steps)
     policy, tensordict = RandomLegal(env), env.reset()
     for _ in range(steps):
@@ -103,7 +107,8 @@ def trained(seed: int = 0) -> PackerNetworks:
     return copy.deepcopy(_trained(seed))
 
 
-@cache  # to draw eleven million weights takes longer than most tests
+# To draw eleven million weights takes longer than most tests.
+@cache
 def _narrow(seed: int) -> PackerNetworks:
     torch.manual_seed(seed)
     return PackerNetworks(channels=NARROW)

@@ -28,7 +28,8 @@ PILE = torch.tensor([[0.0, 1.0, 2.0], [0.0, 0.0, 1.0], [3.0, 0.0, 0.0]])
 #           cells 0 3 | 1 0            cells 3 0 | 0 0
 Z = torch.tensor([[[0.0, 2.0], [3.0, 1.0]], [[1.0, 2.0], [3.0, 0.0]]])
 UNDER = torch.tensor([[[0.0, 1.5], [1.5, 0.5]], [[0.5, 1.5], [1.5, 0.0]]])
-LEGAL = torch.tensor([[[1, 1], [0, 1]], [[1, 0], [0, 1]]]).bool()  # base + height (1 and 2) at most 3
+# Base + height (1 and 2) is at most 3.
+LEGAL = torch.tensor([[[1, 1], [0, 1]], [[1, 0], [0, 1]]]).bool()
 SIZE = torch.tensor([[2.0, 1.0, 1.0, 2.0], [1.0, 2.0, 2.0, 4.0]])
 # Mean pile beside each placement, in the order x below, x above, y below, y above; W is the wall, as high as the bin.
 W = 3.0
@@ -57,7 +58,8 @@ def planes_of_the_example() -> Tensor:
 def test_planes_by_hand() -> None:
     height = SIZE[:, 2, None, None]
     expected = [LEGAL.float(), Z / 3, (Z + height) / 3, (Z - UNDER) / 3]
-    expected += [(BESIDE[:, side] - Z) / 3 for side in range(4)]  # all within ±1 bin height
+    # All are within ±1 bin height.
+    expected += [(BESIDE[:, side] - Z) / 3 for side in range(4)]
     shares = torch.cat([SIZE[:, :3] / 3, (SIZE[:, 3:] / 27) ** (1 / 3)], 1)
     expected += [shares[:, i, None, None].expand_as(Z) for i in range(4)]
     expected += [plane.expand_as(Z) / 3 for plane in (MEAN_PILE, TOP_PILE)]
@@ -70,7 +72,7 @@ def test_planes_by_hand() -> None:
 
 def test_the_example_is_what_the_environment_says() -> None:
     env = packing_env(bin_size=(3.0, 3.0, 3.0), resolution=3, grid_step=2, visible_items=2)
-    row = [int((env._sizes[:-1, 0, :3] == size[:3]).all(-1).nonzero()) for size in SIZE]
+    row = [int((env.item_sizes[:-1, 0, :3] == size[:3]).all(-1).nonzero()) for size in SIZE]
     z_map, legal = env.kernels.drop_map(PILE[None], torch.tensor([row]), env.catalogue, env.bin)
     assert torch.equal(z_map[0, :, 0], Z)
     assert torch.equal(legal[0, :, 0], LEGAL)
@@ -102,12 +104,9 @@ def test_resting_and_sides_against_a_loop(step: int) -> None:
         walled = torch.full((7, 9), 6.0)
         walled[1:-1, 1:-1] = seen["heightmap"][n]
         under = walled[x + 1 : x + 1 + p, y + 1 : y + 1 + q]
-        sides = [
-            walled[x, y + 1 : y + 1 + q],
-            walled[x + 1 + p, y + 1 : y + 1 + q],
-            walled[x + 1 : x + 1 + p, y],
-            walled[x + 1 : x + 1 + p, y + 1 + q],
-        ]
+        across = walled[:, y + 1 : y + 1 + q]
+        along = walled[x + 1 : x + 1 + p]
+        sides = [across[x], across[x + 1 + p], along[:, y], along[:, y + 1 + q]]
         expected = [z[n, j, gx, gy] - under.mean(), *(side.mean() - z[n, j, gx, gy] for side in sides)]
         found = planes[n, j, 3:8, gx, gy]
         assert_near(found, (torch.stack(expected) / 6))
@@ -119,7 +118,8 @@ def test_an_empty_slot_gives_finite_planes() -> None:
     assert (env.state.item_id == -1).any()
     planes = PlacementFeatures(AgentSpace.of(env))(**seen)
     assert planes.isfinite().all()
-    assert not planes[:, 1:, 0].any()  # nothing legal there
+    # Nothing is legal there.
+    assert not planes[:, 1:, 0].any()
 
 
 def test_scale_does_not_matter() -> None:

@@ -82,7 +82,10 @@ def action_of(policy: torch.nn.Module, tensordict: TensorDictBase) -> int:
 
 
 def rough_states(env: PackingEnv) -> TensorDictBase:
-    """The items of a reset over piles of random whole cells: hardly anything rests on the floor, nothing lies flat."""
+    """The items of a reset over piles of random whole cells.
+
+    Hardly anything rests on the floor, and nothing lies flat.
+    """
     state = env.reset()
     heightmap = torch.randint(1, 4, env.batch_size + env.bin.cells).float() * env.bin.cell[0]
     z_map, legal = env.kernels.drop_map(heightmap, state["item_id"], env.catalogue, env.bin)
@@ -135,7 +138,8 @@ def test_maximal_spaces_are_those_that_no_wall_can_leave() -> None:
 def test_without_a_space_the_deepest_placement_is_made(rule: type[PlacementHeuristic]) -> None:
     env = small_env()
     state = scene(env, [[1, 0, 0], [0, 0, 0], [0, 0, 0]], (2, 2, 1))
-    for corner in (0, 1, 3):  # where the spaces that hold it begin
+    # The spaces that hold the item begin here.
+    for corner in (0, 1, 3):
         state["legal_mask"].view(-1)[corner] = False
     assert action_of(rule(env), state) == action_of(DeepestBottomLeft(env), state) == 4
 
@@ -150,11 +154,16 @@ def test_bins_of_too_many_cells_are_refused(rule: type[PlacementHeuristic]) -> N
 @pytest.mark.parametrize(
     ("heights", "ceiling", "space"),
     [
-        ([[0, 0], [0, 0]], 5, 20),  # 4 cells over 5 levels
-        ([[1, 0], [0, 0]], 2, 6),  # level 0: 2 of the L; level 1: 4
-        ([[0, 1], [1, 0]], 2, 5),  # level 0: 1; level 1: 4
-        ([[0, 0, 0], [0, 3, 0], [0, 0, 0]], 3, 9),  # 3 along a side over 3 levels
-        ([[2, 1, 0]], 2, 3),  # level 0: 1; level 1: 2
+        # 4 cells over 5 levels.
+        ([[0, 0], [0, 0]], 5, 20),
+        # Level 0: 2 of the L, and level 1: 4.
+        ([[1, 0], [0, 0]], 2, 6),
+        # Level 0: 1, and level 1: 4.
+        ([[0, 1], [1, 0]], 2, 5),
+        # 3 along a side over 3 levels.
+        ([[0, 0, 0], [0, 3, 0], [0, 0, 0]], 3, 9),
+        # Level 0: 1, and level 1: 2.
+        ([[2, 1, 0]], 2, 3),
         ([[7]], 7, 0),
     ],
 )
@@ -195,7 +204,11 @@ SETTINGS = [(boxes_env, 1, 3), (boxes_env, 3, 1), (solids_env, 1, 1), (solids_en
 def scenes(make: Callable[[int, int], PackingEnv], step: int, visible_items: int) -> Any:
     env = make(step, visible_items)
     states = random_states(env, 4), rough_states(env)
-    return env, [(state, [list(naive.candidates(env, row)) for row in state]) for state in states]
+    found = []
+    for state in states:
+        candidates = [list(naive.candidates(env, row)) for row in state]
+        found.append((state, candidates))
+    return env, found
 
 
 @pytest.mark.parametrize("heuristic", TWINS)
@@ -262,12 +275,14 @@ def test_rows_are_decided_by_themselves_and_nothing_is_read_back(env: PackingEnv
     assert action[[1, 3]].tolist() == [0, 0]
     assert before.flatten(1).gather(1, action[:, None])[[0, 2]].all()
     if name == NAMES[0]:
-        return  # which draws anew
+        # A random rule draws anew.
+        return
     states = torch.stack([random_states(env, steps) for steps in (1, 2, 3)])  # (3, 4)
     wanted = torch.stack([policy(row.clone())["action"] for row in states])
     assert policy(states.clone())["action"].equal(wanted)
     assert policy(states[2, 1].clone())["action"].equal(wanted[2, 1])
-    assert policy(states.exclude("z_map"))["action"].equal(wanted)  # made again where it is left out
+    # The map is made again where it is left out.
+    assert policy(states.exclude("z_map"))["action"].equal(wanted)
 
 
 def test_in_keys_are_what_the_environment_shows() -> None:
@@ -311,7 +326,8 @@ def test_same_actions_on_the_gpu_without_a_sync(name: str) -> None:
     state = random_states(env, 3)
     device_env = boxes_env(1, 3, device="cuda")
     policy, on_device = baselines(device_env, BASELINES)[name], state.to("cuda")
-    policy(on_device.clone())  # the first call loads kernels
+    # The first call loads kernels.
+    policy(on_device.clone())
     torch.cuda.set_sync_debug_mode("error")
     try:
         action = policy(on_device)["action"]

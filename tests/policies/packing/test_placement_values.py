@@ -1,8 +1,12 @@
-"""Values of placements of boxes: against plain loops, and the laws of what is valued."""
+"""Values of placements of boxes.
+
+Against plain loops, and the laws of what is valued.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -35,7 +39,10 @@ def some_weights(seed: int = 0) -> list[float]:
 
 
 def wedged(z: np.ndarray, legal: np.ndarray) -> list[tuple[float, int, int]]:
-    """(base, gx + gy, action) of the wedged placements of one box, (O, Gx, Gy), the lowest first."""
+    """Return the wedged placements of one box, the lowest first.
+
+    Each as (base, gx + gy, action), of (O, Gx, Gy).
+    """
     found = []
     for number, (o, x, y) in enumerate(np.ndindex(z.shape)):
 
@@ -53,48 +60,53 @@ def wedged(z: np.ndarray, legal: np.ndarray) -> list[tuple[float, int, int]]:
 def numbers_of(
     pile: np.ndarray, corner: Sequence[int], extent: Sequence[int], base: float, height: float
 ) -> list[float]:
-    """The numbers of one placement, by plain loops; heights in bin heights."""
-    (cells_x, cells_y), (x, y), (p, q), top = pile.shape, corner, extent, base + height
+    """Return the numbers of one placement, by plain loops.
+
+    Heights are in bin heights.
+    """
+    cells_x, cells_y = pile.shape
+    x, y = corner
+    p, q = extent
+    top = base + height
     along_x = [x + int(p * (i + 0.5) / 5) for i in range(5)]
     along_y = [y + int(q * (i + 0.5) / 5) for i in range(5)]
+
+    def heights_of(side: list[tuple[int, int]]) -> list[float]:
+        return [float(pile[u, v]) if 0 <= u < cells_x and 0 <= v < cells_y else 2.0 for u, v in side]
 
     def beside(distance: int) -> list[list[float]]:
         at = [[(x - distance, v) for v in along_y], [(x + p - 1 + distance, v) for v in along_y]]
         at += [[(u, y - distance) for u in along_x], [(u, y + q - 1 + distance) for u in along_x]]
-        return [[float(pile[u, v]) if 0 <= u < cells_x and 0 <= v < cells_y else 2.0 for u, v in side] for side in at]
+        return [heights_of(side) for side in at]
 
     ring, lengths = beside(1), [q / cells_y, q / cells_y, p / cells_x, p / cells_x]
     far = [beside(max(1, round(share * max(pile.shape)))) for share in (0.05, 0.0917)]
-    covered = [np.mean([min(max((h - base) / height, 0), 1) for h in side]) for side in ring]
-    cells = [h for side in ring for h in side]
-    gaps = [
-        np.mean([h <= base + 1e-4 and any(far[d][s][i] > base + 1e-4 for d in (0, 1)) for i, h in enumerate(side)])
-        for s, side in enumerate(ring)
-    ]
-    steps = [np.mean([abs(h - top) if h < 2 else 0 for h in side]) for side in ring]
+    covered = [np.clip((np.array(side) - base) / height, 0, 1).mean() for side in ring]
+    cells = list(chain.from_iterable(ring))
+    gaps = []
+    for s, side in enumerate(ring):
+        low = np.array(side) <= base + 1e-4
+        higher = np.maximum(far[0][s], far[1][s]) > base + 1e-4
+        gaps.append(np.mean(low & higher))
+    steps = []
+    for side in ring:
+        heights = np.array(side)
+        steps.append(np.where(heights < 2, abs(heights - top), 0).mean())
     sides = [share * length for share, length in zip(covered, lengths, strict=True)]
     under = sum(base * q - pile[u, y : y + q].sum() for u in along_x) / 5 * p
-    return [
-        base,
-        top,
-        top**2,
-        20 * under / (cells_x * cells_y),
-        (x + y) / (cells_x + cells_y),
-        sum(length for side, length in zip(ring, lengths, strict=True) if side[0] >= 2),
-        max(sides[:2]),
-        max(sides[2:]),
-        sum(sides),
-        float(np.mean([abs(h - top) < 4e-3 for h in cells])),
-        float(np.mean([h < base - 1e-4 for h in cells])),
-        float(np.mean([top + 1e-4 < h < 2 for h in cells])),
-        sum(gap * length for gap, length in zip(gaps, lengths, strict=True)),
-        float(base < 1e-4),
-        max(top - pile.max(), 0),
-        sum(step * length for step, length in zip(steps, lengths, strict=True)),
-        min(x, cells_x - x - p) / cells_x,
-        min(y, cells_y - y - q) / cells_y,
-        min(max(covered[:2]), max(covered[2:])),
-    ]
+    walls = sum(length for side, length in zip(ring, lengths, strict=True) if side[0] >= 2)
+    level = float(np.mean([abs(h - top) < 4e-3 for h in cells]))
+    lower = float(np.mean([h < base - 1e-4 for h in cells]))
+    overtopped = float(np.mean([top + 1e-4 < h < 2 for h in cells]))
+    gap = sum(gap * length for gap, length in zip(gaps, lengths, strict=True))
+    step = sum(step * length for step, length in zip(steps, lengths, strict=True))
+    place = [base, top, top**2, 20 * under / (cells_x * cells_y), (x + y) / (cells_x + cells_y)]
+    contact = [walls, max(sides[:2]), max(sides[2:]), sum(sides)]
+    around = [level, lower, overtopped, gap]
+    rest = [float(base < 1e-4), max(top - pile.max(), 0), step]
+    margins = [min(x, cells_x - x - p) / cells_x, min(y, cells_y - y - q) / cells_y]
+    corner_contact = min(max(covered[:2]), max(covered[2:]))
+    return [*place, *contact, *around, *rest, *margins, corner_contact]
 
 
 @pytest.mark.parametrize("name", SETTINGS)

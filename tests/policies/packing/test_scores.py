@@ -1,4 +1,7 @@
-"""The dueling score map: what dueling means, what it does not depend on, and the bins that its weights fit."""
+"""The dueling score map.
+
+What dueling means, what it does not depend on, and the bins that its weights fit.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ def scores_of(env: PackingEnv, seed: int = 0) -> PlacementScores:
 
 
 def states(env: PackingEnv, steps: int = 4) -> TensorDictBase:
-    """(N,) states of bins that are filling up; a full one is among them."""
+    """Return states (N,) of bins that are filling up.
+
+    A full one is among them.
+    """
     torch.manual_seed(1)
     return env.rollout(steps, RandomLegal(env), break_when_any_done=False)[:, -1]["next"]
 
@@ -46,13 +52,15 @@ def test_advantages_of_legal_actions_sum_to_0() -> None:
     advantage = torch.where(legal, q - values[0], 0.0)
     assert legal.any(1).all()
     assert not legal.all()
-    assert advantage.abs().amax(1).min() > 0.01  # they are not all 0
+    # They are not all 0.
+    assert advantage.abs().amax(1).min() > 0.01
     assert_near(advantage.sum(1) / legal.sum(1), torch.zeros(len(q)))
 
 
 def test_a_fresh_network_prefers_nothing_and_scores_are_finite_where_nothing_is_legal() -> None:
     env = packing_env()
-    q = q_of(PlacementScores(AgentSpace.of(env), channels=4, blocks=1), state := states(env))
+    state = states(env)
+    q = q_of(PlacementScores(AgentSpace.of(env), channels=4, blocks=1), state)
     assert_near(q, q[:, :1].expand_as(q))
     state["legal_mask"] = torch.zeros_like(state["legal_mask"])
     assert q_of(scores_of(env), state).isfinite().all()

@@ -1,4 +1,7 @@
-"""Curves keep a whole run in bounded memory, and tell each viewer what it has not read."""
+"""Curves keep a whole run in bounded memory.
+
+Each viewer is sent what it has not read.
+"""
 
 from __future__ import annotations
 
@@ -93,15 +96,19 @@ def test_nothing_new_is_nothing_to_send_and_a_viewer_of_an_earlier_server_gets_e
     curves = Curves()
     curves.log(1, {"a": 1.0})
     assert list(curves.since(curves.serial)) == []
-    assert [[curve["whole"] for curve in portion] for portion in curves.since(999)] == [[True]]
+    (portion,) = curves.since(999)
+    assert [curve["whole"] for curve in portion] == [True]
 
 
 def test_much_is_sent_in_portions() -> None:
     curves = Curves()
     for step in range(MAX_POINTS):
         curves.log(step, {f"curve {i}": 1.0 for i in range(12)})
-    sizes = [sum(len(curve["steps"]) for curve in portion) for portion in curves.since(0)]
-    assert sizes == [5000, 5000, 2000]
+
+    def size(portion: list[dict[str, Any]]) -> int:
+        return sum(len(curve["steps"]) for curve in portion)
+
+    assert [size(portion) for portion in curves.since(0)] == [5000, 5000, 2000]
 
 
 def test_what_is_not_finite_is_left_out() -> None:

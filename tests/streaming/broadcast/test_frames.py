@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import product
 from typing import Any
 from unittest import mock
 
@@ -108,7 +109,8 @@ class Pretender:
 
 def test_what_is_transparent_shows_white_behind_it() -> None:
     frame = np.zeros((2, 3, 4), np.uint8)
-    frame[0] = (200, 100, 0, 255), (200, 100, 0, 0), (200, 100, 0, 51)  # 51 is a fifth
+    # 51 is a fifth of 255.
+    frame[0] = (200, 100, 0, 255), (200, 100, 0, 0), (200, 100, 0, 51)
     picture = copied(frame[:, ::-1])[:, ::-1]
     assert picture[0].tolist() == [[200, 100, 0], [255, 255, 255], [244, 224, 204]]
     assert (picture[1] == 255).all()
@@ -149,7 +151,8 @@ def test_depth_of_any_size() -> None:
 
 def test_colours_of_depth_get_darker_step_by_step() -> None:
     linear = (color_map() / 255.0) ** 2.2
-    steps = -np.diff(np.cbrt(linear @ (0.2126, 0.7152, 0.0722))[::15])  # as lightness is perceived, nearly
+    # The cube root is nearly how lightness is perceived.
+    steps = -np.diff(np.cbrt(linear @ (0.2126, 0.7152, 0.0722))[::15])
     assert steps.min() > 0.5 * steps.mean()
     assert steps.max() < 1.5 * steps.mean()
     assert (np.ptp(color_map().astype(int), axis=1) > 20).all(), "none may pass for what was not measured"
@@ -216,20 +219,16 @@ def test_state_may_hold_lists() -> None:
 
 def frames() -> dict[str, torch.Tensor]:
     """A frame of each format."""
-    made = torch.Generator().manual_seed(0)
-    depth = torch.rand(3, 4, 6, 1, generator=made)
+    generator = torch.Generator().manual_seed(0)
+    depth = torch.rand(3, 4, 6, 1, generator=generator)
     depth[0, 0, :3, 0] = torch.tensor([torch.nan, torch.inf, -torch.inf])
-    bytes_ = torch.randint(0, 255, (3, 4, 6, 4), dtype=torch.uint8, generator=made)
-    return {
-        "rgb": bytes_[..., :3],
-        "rgba": bytes_,
-        "gray": bytes_[0, ..., 0],
-        "depth": depth,
-        "half": depth[0, ..., 0].half(),
-        "constant": torch.full((2, 3), 4.0),
-        "unmeasured": torch.full((2, 3), torch.nan),
-        "extreme": torch.tensor([[-3e38, 0.0, 3e38]]),
-    }
+    bytes_ = torch.randint(0, 255, (3, 4, 6, 4), dtype=torch.uint8, generator=generator)
+    made = {"rgb": bytes_[..., :3], "rgba": bytes_, "gray": bytes_[0, ..., 0]}
+    made |= {"depth": depth, "half": depth[0, ..., 0].half()}
+    made["constant"] = torch.full((2, 3), 4.0)
+    made["unmeasured"] = torch.full((2, 3), torch.nan)
+    made["extreme"] = torch.tensor([[-3e38, 0.0, 3e38]])
+    return made
 
 
 @pytest.mark.parametrize("name", frames())
@@ -242,15 +241,20 @@ def test_both_libraries_make_the_same_picture(name: str) -> None:
 
 @pytest.mark.parametrize("name", frames())
 def test_what_runs_on_a_device_makes_the_same_picture_and_reads_nothing(name: str) -> None:
-    """The operators of a GPU, run on the host under a mode that refuses what would wait."""
+    """The operators of a GPU, run on the host.
+
+    A mode refuses whatever would wait.
+    """
     frame, expected = frames()[name], copied(frames()[name])
     found = format_of(frame, "test")
-    pixels._color_map_on(frame.device)  # comes to the device once
+    # The map is copied to the device once.
+    pixels.color_map_on(frame.device)
     with NoHostReads(), mock.patch.object(pixels, "to_array", side_effect=AssertionError("brought to the host")):
         depth = pixels.measured_range(OnDevice(frame)) if found.kind == "depth" else None  # type: ignore[arg-type]
         canvas = torch.empty(expected.shape, dtype=torch.uint8)
         pixels.paint(canvas, frame, found, depth)
-    np.testing.assert_allclose(canvas.numpy().astype(int), expected, atol=3)  # a colour of the map, where it rounds
+    # A colour of the map may differ where it rounds.
+    np.testing.assert_allclose(canvas.numpy().astype(int), expected, atol=3)
     if found.kind == "depth":
         assert depth_meta(depth) == depth_meta(pixels.measured_range(frame))
 
@@ -268,7 +272,8 @@ class OnDevice:
 @pytest.mark.parametrize("name", frames())
 def test_torch_on_the_gpu_stays_there_and_does_not_wait(name: str) -> None:
     frame = frames()[name].cuda()
-    pixels._color_map_on(frame.device)  # comes to the device once
+    # The map is copied to the device once.
+    pixels.color_map_on(frame.device)
     torch.cuda.set_sync_debug_mode("error")
     try:
         picture: Any
@@ -378,7 +383,7 @@ def test_integers_that_pages_would_read_as_others_are_text() -> None:
 @pytest.mark.parametrize(
     "names",
     [
-        [f"robot_arm_shoulder_joint_velocity_{side}_{i}" for side in ("left", "right") for i in range(7)],
+        [f"robot_arm_shoulder_joint_velocity_{side}_{i}" for side, i in product(("left", "right"), range(7))],
         ["a" * 40 + str(i) + "b" * 40 for i in range(32)],
         ["line\n", "line\t", "line?", "line"],
         [1, "1", 1.0, True],

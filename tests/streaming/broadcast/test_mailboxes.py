@@ -54,7 +54,9 @@ def test_three_buffers_do_and_none_is_written_while_it_is_read() -> None:
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(["offer", "take"]), max_size=40))
 def test_newest_gives_the_last_offer_and_counts_the_others(operations: list[str]) -> None:
-    slot, naive, dropped = NewestPicture(), [], 0
+    slot = NewestPicture()
+    naive = []
+    dropped = 0
     for seq, operation in enumerate(operations):
         if operation == "offer":
             dropped += len(naive)
@@ -93,7 +95,8 @@ def test_a_full_chain_drops_all_and_goes_on_at_the_next_key_picture() -> None:
     assert not slot.needs_key
     taken = [slot.take(), slot.take(), slot.take()]
     assert [picture and picture.seq for picture in taken] == [5, 6, None]
-    assert slot.dropped == 4  # 1 and 2 that waited, 3 that did not fit, 4 that built on it; 0 came before the first key
+    # 1 and 2 waited, 3 did not fit, and 4 built on it, while 0 came before the first key.
+    assert slot.dropped == 4
 
 
 def test_a_key_picture_makes_what_waits_superfluous() -> None:
@@ -147,7 +150,8 @@ def test_the_first_is_never_too_early_and_a_late_one_begins_anew() -> None:
 
 def test_a_fast_viewer_does_not_wait_for_the_slots_of_a_slow_one() -> None:
     schedule = FrameSchedule(10.0)
-    assert taken(schedule, [100.0, 105.0]) == [100.0, 105.0]  # half a slot early, so that the grid is at 110
+    # It comes half a slot early, so the grid is at 110.
+    assert taken(schedule, [100.0, 105.0]) == [100.0, 105.0]
     schedule.interval = 0.1
     moments = [105.05, 105.1, 105.2, 105.3, 105.4]
     assert taken(schedule, moments) == moments[1:]
@@ -156,7 +160,8 @@ def test_a_fast_viewer_does_not_wait_for_the_slots_of_a_slow_one() -> None:
 def test_a_token_bucket_by_hand() -> None:
     bucket = TokenBucket(rate=2.0, burst=3.0)
     assert [bucket.take(10.0) for _ in range(4)] == [True, True, True, False]
-    assert [bucket.take(10.6), bucket.take(10.7)] == [True, False]  # 1.2 have come, and one is spent
+    # 1.2 have come, and one is spent.
+    assert [bucket.take(10.6), bucket.take(10.7)] == [True, False]
     assert [bucket.take(99.0) for _ in range(4)] == [True, True, True, False]
 
 

@@ -16,11 +16,14 @@ from torchrl_gpu.streaming.broadcast import protocol
 from torchrl_gpu.streaming.broadcast.frames import EncodedPicture
 from torchrl_gpu.streaming.broadcast.protocol import Ack, Command, Pause, Ping, ProtocolError, Replay, Watch, parse
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=8), inner, max_size=2),
-    max_leaves=3,
-)
+PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+
+
+def containers(inner: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    return st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=8), inner, max_size=2)
+
+
+JSON = st.recursive(PLAIN, containers, max_leaves=3)
 
 
 @pytest.mark.parametrize(

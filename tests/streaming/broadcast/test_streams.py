@@ -1,4 +1,7 @@
-"""Requests of a stream's viewers to its producer, and its instant replay, without sockets and without an encoder."""
+"""Requests of a stream's viewers, and its instant replay.
+
+Without sockets and without an encoder.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +61,8 @@ async def test_a_frame_is_due_while_somebody_waits_or_none_has_been_kept_for_a_s
     assert not stream.is_due(time.monotonic() + 60.9)
     assert stream.is_due(stream.schedule.taken_at + 1.0)
     stream.schedule = FrameSchedule(stream.schedule.interval)
-    stream.schedule.taken_at = math.inf  # of what is kept no more is said here
+    # Kept pictures are no subject here.
+    stream.schedule.taken_at = math.inf
     assert not stream.is_due(time.monotonic())
     subscription = hub.subscribe("main")
     assert not stream.is_due(time.monotonic()), "it has not asked for a picture"
@@ -91,7 +95,8 @@ async def test_a_viewer_of_few_frames_gets_few(hub: Hub, stream: Stream) -> None
     hub.deliver(stream, encoded(1))
     assert [await soon(task) for task in tasks] == [1, 1]
     task, late = await waiting(fast), await waiting(slow)
-    await asyncio.sleep(0.002)  # the period of the fast one
+    # The period of the fast one.
+    await asyncio.sleep(0.002)
     hub.deliver(stream, encoded(2))
     assert await soon(task) == 2
     assert not late.done()
@@ -186,7 +191,7 @@ async def test_there_must_be_such_a_stream(hub: Hub, stream: Stream) -> None:
     with pytest.raises(ProtocolError, match=r"stream .*main"):
         hub.subscribe("other")
     hub.attach(None)
-    with pytest.raises(ProtocolError, match="the server stops"):
+    with pytest.raises(ProtocolError, match=r"server stops"):
         hub.subscribe("main")
 
 
@@ -197,7 +202,10 @@ def seqs(clip: list[EncodedPicture]) -> list[int]:
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.floats(0.01, 1.0), st.integers(1, 400), st.booleans()), max_size=60))
 def test_the_clip_is_what_lay_in_the_last_seconds_before_the_mark(events: list[tuple[float, int, bool]]) -> None:
-    ring, kept, clip, now = InstantReplay(seconds=2.0, max_bytes=1000), [], [], 0.0
+    ring = InstantReplay(seconds=2.0, max_bytes=1000)
+    kept = []
+    clip = []
+    now = 0.0
     for seq, (gap, size, is_mark) in enumerate(events):
         now += gap
         if is_mark:
@@ -255,7 +263,8 @@ def test_members(families: Families, name: str, family: str) -> None:
     [
         *("env", "env1024", "env-1", "env+1", "env01", "env1.0", "env1e2", "env1_0", "env 1", "env1 ", "env1\n"),
         *("env8:q", "env1:", "env1:mask", "env1:q:q", "env1:Q", "other1", "17", "env" + "9" * 60, "", None, 17),
-        "env٣",  # a digit, but not one of ours
+        # A digit, but not an ASCII one.
+        "env٣",
     ],
 )
 def test_what_is_no_member(families: Families, name: object) -> None:

@@ -1,4 +1,7 @@
-"""Frames of every accepted form; nothing is copied on the way to NumPy; JPEGs by OpenCV, decoded again."""
+"""Frames of every accepted form.
+
+Nothing is copied on the way to NumPy, and JPEGs by OpenCV are decoded again.
+"""
 
 from __future__ import annotations
 
@@ -85,44 +88,47 @@ class LyingTensor(torch.Tensor):
 class Pretender:
     """No array at all."""
 
-    shape, dtype, is_cuda, ndim = (4, 5, 3), np.dtype(np.uint8), False, 3
+    shape = (4, 5, 3)
+    dtype = np.dtype(np.uint8)
+    is_cuda = False
+    ndim = 3
 
 
-NO_FORMAT = {
-    "channels first": np.zeros((3, 4, 5), np.uint8),
-    "signed": np.zeros((4, 5, 3), np.int8),
-    "a batch of gray without an axis of channels": np.zeros((7, 4, 5), np.uint8),
-    "two channels": np.zeros((4, 5, 2), np.uint8),
-    "three channels of metres": torch.zeros(4, 5, 3),
-    "double": np.zeros((4, 5)),
-    "bfloat16": torch.zeros(4, 5, dtype=torch.bfloat16),
-    "complex": torch.zeros(4, 5, dtype=torch.complex64),
-    "bool": np.zeros((4, 5), bool),
-    "int64": torch.zeros(4, 5, dtype=torch.int64),
-    "swapped bytes": np.zeros((4, 5), ">f4" if sys.byteorder == "little" else "<f4"),
-    "structured": np.zeros((4, 5), [("r", "u1")]),
-    "objects": np.zeros((4, 5), object),
-    "one axis": np.zeros(5, np.uint8),
-    "five axes": np.zeros((1, 1, 4, 5, 3), np.uint8),
-    "no axis": np.zeros((), np.uint8),
-    "no rows": np.zeros((0, 5), np.uint8),
-    "no columns": torch.zeros(2, 4, 0, 3, dtype=torch.uint8),
-    "no channels": np.zeros((4, 5, 0), np.uint8),
-    "too wide": np.broadcast_to(np.uint8(0), (1, 65501)),
-    "sparse": torch.zeros(4, 5, 3, dtype=torch.uint8).to_sparse(),
-    "without memory": torch.zeros(4, 5, 3, dtype=torch.uint8, device="meta"),
-    "a lying array": np.zeros(7).view(Lying),
-    "a lying tensor": torch.zeros(7).as_subclass(LyingTensor),
-    "a pretender": Pretender(),
-    "a list": [[0]],
-    "nothing": None,
-}
-
-
-@pytest.mark.parametrize("name", NO_FORMAT)
-def test_what_has_no_format_is_refused_in_one_line(name: str) -> None:
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param(np.zeros((3, 4, 5), np.uint8), id="channels first"),
+        pytest.param(np.zeros((4, 5, 3), np.int8), id="signed"),
+        pytest.param(np.zeros((7, 4, 5), np.uint8), id="a batch of gray without an axis of channels"),
+        pytest.param(np.zeros((4, 5, 2), np.uint8), id="two channels"),
+        pytest.param(torch.zeros(4, 5, 3), id="three channels of metres"),
+        pytest.param(np.zeros((4, 5)), id="double"),
+        pytest.param(torch.zeros(4, 5, dtype=torch.bfloat16), id="bfloat16"),
+        pytest.param(torch.zeros(4, 5, dtype=torch.complex64), id="complex"),
+        pytest.param(np.zeros((4, 5), bool), id="bool"),
+        pytest.param(torch.zeros(4, 5, dtype=torch.int64), id="int64"),
+        pytest.param(np.zeros((4, 5), ">f4" if sys.byteorder == "little" else "<f4"), id="swapped bytes"),
+        pytest.param(np.zeros((4, 5), [("r", "u1")]), id="structured"),
+        pytest.param(np.zeros((4, 5), object), id="objects"),
+        pytest.param(np.zeros(5, np.uint8), id="one axis"),
+        pytest.param(np.zeros((1, 1, 4, 5, 3), np.uint8), id="five axes"),
+        pytest.param(np.zeros((), np.uint8), id="no axis"),
+        pytest.param(np.zeros((0, 5), np.uint8), id="no rows"),
+        pytest.param(torch.zeros(2, 4, 0, 3, dtype=torch.uint8), id="no columns"),
+        pytest.param(np.zeros((4, 5, 0), np.uint8), id="no channels"),
+        pytest.param(np.broadcast_to(np.uint8(0), (1, 65501)), id="too wide"),
+        pytest.param(torch.zeros(4, 5, 3, dtype=torch.uint8).to_sparse(), id="sparse"),
+        pytest.param(torch.zeros(4, 5, 3, dtype=torch.uint8, device="meta"), id="without memory"),
+        pytest.param(np.zeros(7).view(Lying), id="a lying array"),
+        pytest.param(torch.zeros(7).as_subclass(LyingTensor), id="a lying tensor"),
+        pytest.param(Pretender(), id="a pretender"),
+        pytest.param([[0]], id="a list"),
+        pytest.param(None, id="nothing"),
+    ],
+)
+def test_what_has_no_format_is_refused_in_one_line(frame: Any) -> None:
     with pytest.raises(ValueError, match=r"^camera: .*, not .+$"):
-        format_of(plain_frame(NO_FORMAT[name], "camera"), "camera")
+        format_of(plain_frame(frame, "camera"), "camera")
 
 
 @pytest.mark.parametrize("strided", [False, True])
@@ -136,28 +142,33 @@ def test_memory_on_the_cpu_is_shared(strided: bool) -> None:
     assert np.array_equal(array, np.array(tensor.tolist()))
 
 
-FORMS: dict[str, Callable[[np.ndarray], Any]] = {
-    "array": lambda frame: frame,
-    "tensor": torch.from_numpy,
-    "read-only": lambda frame: np.broadcast_to(frame, frame.shape),
-    "upside down": lambda frame: frame[::-1].copy()[::-1],
-    "reversed channels": lambda frame: frame[..., ::-1].copy()[..., ::-1],
-    "without alpha": lambda frame: np.concatenate([frame, frame[..., :1]], -1)[..., :3],
-    "tensor without alpha": lambda frame: torch.from_numpy(np.concatenate([frame, frame[..., :1]], -1))[..., :3],
-    "channels first": lambda frame: torch.from_numpy(frame.transpose(2, 0, 1).copy()).permute(1, 2, 0),
-    "columns first": lambda frame: np.asfortranarray(frame),
-    "of a batch": lambda frame: torch.from_numpy(np.stack([frame[::-1], frame]))[1],
-}
-
-
 @pytest.mark.parametrize("shape", [(120, 160), (121, 161), (1, 1), (3, 400)])
 def test_a_frame_comes_back(shape: tuple[int, int]) -> None:
     assert psnr(decode_jpeg(encode_jpeg(scene(*shape))), scene(*shape)) > 30
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_every_form_of_a_frame_gives_the_same_file(form: str) -> None:
-    assert encode_jpeg(FORMS[form](scene())) == encode_jpeg(scene())
+@pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(lambda frame: frame, id="array"),
+        pytest.param(torch.from_numpy, id="tensor"),
+        pytest.param(lambda frame: np.broadcast_to(frame, frame.shape), id="read-only"),
+        pytest.param(lambda frame: frame[::-1].copy()[::-1], id="upside down"),
+        pytest.param(lambda frame: frame[..., ::-1].copy()[..., ::-1], id="reversed channels"),
+        pytest.param(lambda frame: np.concatenate([frame, frame[..., :1]], -1)[..., :3], id="without alpha"),
+        pytest.param(
+            lambda frame: torch.from_numpy(np.concatenate([frame, frame[..., :1]], -1))[..., :3],
+            id="tensor without alpha",
+        ),
+        pytest.param(
+            lambda frame: torch.from_numpy(frame.transpose(2, 0, 1).copy()).permute(1, 2, 0), id="channels first"
+        ),
+        pytest.param(lambda frame: np.asfortranarray(frame), id="columns first"),
+        pytest.param(lambda frame: torch.from_numpy(np.stack([frame[::-1], frame]))[1], id="of a batch"),
+    ],
+)
+def test_every_form_of_a_frame_gives_the_same_file(make: Callable[[np.ndarray], Any]) -> None:
+    assert encode_jpeg(make(scene())) == encode_jpeg(scene())
 
 
 def test_red_stays_red_and_blue_first_is_said() -> None:

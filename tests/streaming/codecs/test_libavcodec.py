@@ -1,4 +1,7 @@
-"""Codecs of libavcodec: what opens, what comes out, and what is said of one that does not."""
+"""Codecs of libavcodec.
+
+What opens, what comes out, and what is said of one that does not.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +28,16 @@ def packets_of(context, frames: list[np.ndarray]) -> list[bytes]:  # type: ignor
 def test_key_frames_carry_what_a_decoder_starts_with() -> None:
     packets = packets_of(opened(fps=2.0), [scene(shift=i) for i in range(17)])
     kinds = [unit_types(packet) for packet in packets]
-    assert [i for i, kind in enumerate(kinds) if 5 in kind] == [0, 8, 16]  # every four seconds
+    # Every four seconds.
+    assert [i for i, kind in enumerate(kinds) if 5 in kind] == [0, 8, 16]
     assert all(kind[:2] == [7, 8] for kind in kinds[::8])
     assert {kind for i, kind in enumerate(map(tuple, kinds)) if i % 8} == {(1,)}
 
 
 def test_baseline_and_the_colours_are_told() -> None:
     packet = packets_of(opened(), [scene()])[0]
-    assert packet[packet.index(b"\x67") + 1] == 66  # profile_idc
+    # The byte is profile_idc.
+    assert packet[packet.index(b"\x67") + 1] == 66
     decoder = av.CodecContext.create("h264", "r")
     (frame,) = decoder.decode(av.Packet(packet)) + decoder.decode(None)
     told = frame.color_primaries, frame.color_trc, frame.colorspace, frame.color_range
@@ -52,7 +57,7 @@ def test_the_bitrate_is_a_ceiling() -> None:
 
 @pytest.mark.parametrize(("width", "height"), [(161, 120), (160, 121), (65500, 65500)])
 def test_a_size_that_x264_refuses(width: int, height: int) -> None:
-    with pytest.raises(RuntimeError, match=rf"^libx264 does not open at {width}×{height}: .+"):
+    with pytest.raises(RuntimeError, match=rf"^libx264 .*{width}×{height}: .+"):
         opened(width, height)
 
 
@@ -83,14 +88,16 @@ def test_reasons_are_what_libavcodec_says() -> None:
 
 def test_a_codec_that_fails_amid_a_stream() -> None:
     context = opened()
-    libavcodec.encode(context, None)  # after which libavcodec takes no more
+    # libavcodec takes no more after this.
+    libavcodec.encode(context, None)
     with pytest.raises(RuntimeError, match=r"^libx264 fails: .+"):
         libavcodec.encode(context, libavcodec.video_frame(to_i420(scene()), 0))
 
 
 @pytest.mark.parametrize(
     ("rgb", "yuv"),
-    [  # ITU-R BT.601: Y = 16 + 65.481 R + 128.553 G + 24.966 B of R, G, B from 0 to 1; U and V end at 16 and 240
+    # ITU-R BT.601: Y = 16 + 65.481 R + 128.553 G + 24.966 B of R, G, B from 0 to 1. U and V end at 16 and 240.
+    [
         ((0, 0, 0), (16, 128, 128)),
         ((255, 255, 255), (235, 128, 128)),
         ((255, 0, 0), (81, 90, 240)),

@@ -45,7 +45,7 @@ def test_a_broken_cuda_device_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("backend", "problem"), [(by_opencv, ""), (refuses, "stand-in: no NVJPEG in this build")])
 def test_nvjpeg_is_tried(backend: nvjpeg.Backend, problem: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvjpeg, "_backends", lambda _: {"stand-in": backend})
+    monkeypatch.setattr(nvjpeg, "installed_backends", lambda _: {"stand-in": backend})
     assert probes.nvjpeg_problem(CPU) == problem
 
 
@@ -71,7 +71,10 @@ def test_nvenc_without_pyav(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> list[SelfTest]:
-    """A machine with a CUDA device on which every self-test hangs; which ran."""
+    """A machine with a CUDA device on which every self-test hangs.
+
+    It lists which ran.
+    """
     tried: list[SelfTest] = []
 
     def failure(test: SelfTest) -> str:
@@ -87,10 +90,11 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> list[SelfTest]:
 def test_nvenc_that_hangs_is_tried_in_a_process_of_its_own(
     pretended: list[SelfTest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(libavcodec, "open_codec", None)  # so it cannot be tried in this one
+    # It cannot be tried in this process.
+    monkeypatch.setattr(libavcodec, "open_codec", None)
     assert probes.nvenc_problem() == "no answer within 300 seconds"
     (test,) = pretended
-    assert self_tests._function(test.function) is libavcodec.codec_problem
+    assert self_tests.function_of(test.function) is libavcodec.codec_problem
     assert test.arguments == ("nvenc",)
 
 
@@ -98,18 +102,19 @@ def test_nvjpeg_that_hangs_is_tried_in_a_process_of_its_own(
     pretended: list[SelfTest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "Stream", lambda device: None)
-    monkeypatch.setattr(nvjpeg.NvJpeg, "_probe", None)  # so it cannot be tried in this one
+    # It cannot be tried in this process.
+    monkeypatch.setattr(nvjpeg.NvJpeg, "_probe", None)
     found = probes.nvjpeg_problem(torch.device("cuda", 0))
     assert found == "torchcodec: no answer within 300 seconds; torchvision: no answer within 300 seconds"
     assert [test.arguments for test in pretended] == [("torchcodec", "cuda:0"), ("torchvision", "cuda:0")]
-    assert {self_tests._function(test.function) for test in pretended} == {nvjpeg.self_test}
+    assert {self_tests.function_of(test.function) for test in pretended} == {nvjpeg.self_test}
 
 
 def test_what_is_tried_of_nvjpeg(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvjpeg, "_backends", lambda _: {"good": by_opencv, "bad": refuses})
+    monkeypatch.setattr(nvjpeg, "installed_backends", lambda _: {"good": by_opencv, "bad": refuses})
     assert nvjpeg.self_test("good", "cpu") == ""
     assert nvjpeg.self_test("bad", "cpu") == "no NVJPEG in this build"
-    with pytest.raises(Unavailable, match="cuda:99 cannot be used"):
+    with pytest.raises(Unavailable, match=r"cuda:99 cannot"):
         nvjpeg.self_test("good", "cuda:99")
 
 

@@ -1,4 +1,7 @@
-"""The other end of a DDS network, in a process of its own: each message names a function here and its arguments."""
+"""The other end of a DDS network, in a process of its own.
+
+Each message names a function here and its arguments.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def camera_and_motor(dds: CycloneDds, camera: str, action: str) -> dict[str, Any
 
 
 def view(dds: CycloneDds, pictures: str, action: str) -> tuple[int, ...]:
-    """The size of the first picture; keeps the actions."""
+    """Return the size of the first picture, and keep the actions."""
     came: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     dds.subscribe(action, JOINTS, ACTIONS.append)
     dds.subscribe(pictures, COMPRESSED, came.put)
@@ -42,7 +45,10 @@ def view(dds: CycloneDds, pictures: str, action: str) -> tuple[int, ...]:
 
 
 def last_action(dds: CycloneDds, number: int) -> list[float]:
-    """The last of the actions kept, and how old it is by its stamp, once one is safe behind so many others."""
+    """Return the last of the kept actions, and its age by its stamp.
+
+    Once one is safe after the given number of others.
+    """
     ends = time.monotonic() + 30
     while time.monotonic() < ends:
         messages = [MESSAGES.store.deserialize_cdr(data, JOINTS) for data in ACTIONS]
@@ -63,7 +69,7 @@ def send_one(dds: CycloneDds, action: str) -> None:
 
 
 def leave(dds: CycloneDds, action: str) -> None:
-    del dds._writers[action, JOINTS]
+    del dds.writers[action, JOINTS]
 
 
 def stock_reader(dds: CycloneDds, topic: str) -> dict[str, Any]:
@@ -71,8 +77,9 @@ def stock_reader(dds: CycloneDds, topic: str) -> dict[str, Any]:
     from cyclonedds.sub import DataReader
     from cyclonedds.topic import Topic
 
-    struct = dds._struct(JOINTS)  # as DDS is told of it, with its own codec
-    reader = DataReader(dds._participant, Topic(dds._participant, f"rt{topic}", struct), dds._quality(True, JOINTS))
+    # DDS is told of this type, with its own codec.
+    struct = dds.struct_of(JOINTS)
+    reader = DataReader(dds.participant, Topic(dds.participant, f"rt{topic}", struct), dds.quality_of(True, JOINTS))
     found = reader.take_one(timeout=30 * 10**9)
     stamp = found.header.stamp
     fields = {name: list(getattr(found, name)) for name in ("name", "position", "velocity", "effort")}
@@ -83,5 +90,6 @@ def main(domain: int, messages: Connection) -> None:
     dds = CycloneDds(domain)
     while True:
         name, *arguments = messages.recv()
-        if (said := globals()[name](dds, *arguments)) is not None:
+        said = globals()[name](dds, *arguments)
+        if said is not None:
             messages.send(said)

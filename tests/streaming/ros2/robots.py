@@ -18,16 +18,22 @@ from torchrl_gpu.streaming.ros2.messages import FLOATS, IMAGE, JOINTS, Messages
 from torchrl_gpu.streaming.ros2.transport import Callback
 
 MESSAGES = Messages()
-ACTION, CAMERA, VECTOR = "/policy/action", "/camera/image_raw", "/robot/observation"
+ACTION = "/policy/action"
+CAMERA = "/camera/image_raw"
+VECTOR = "/robot/observation"
 VECTORS = {"observation": ((3,), "float32")}
 IMAGES = {"frame": ((3, 4, 6), "uint8")}
 CLIPS = {"clip": ((4, 3, 4, 6), "uint8")}
 SAFE = (0.25, -0.25)
-SOON = 20.0  # seconds that a test waits at most
+# Longest wait of a test, in seconds.
+SOON = 20.0
 
 
 class InProcess:
-    """Messages between parts of one program, on the thread that publishes: for tests and simulators."""
+    """Messages between parts of one program, for tests and simulators.
+
+    They arrive on the thread that publishes.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -48,7 +54,9 @@ class InProcess:
 
 
 class Told:
-    """A policy of two numbers in [-1, 1], or of `num_actions`, made by a function of its observations.
+    """A policy of two numbers in [-1, 1], or of `num_actions`.
+
+    A function of its observations makes them.
 
     Attributes:
         seen: What it was asked about, beside zeros.
@@ -66,14 +74,17 @@ class Told:
         bounds: dict[str, Any] = {"low": (-1.0, -1.0), "high": (1.0, 1.0)}
         bounds = {"num_actions": num_actions} if num_actions else bounds
         self.space = AgentSpace("test", (), observations, **bounds)
-        self.in_keys, self.written, self._decide = list(observations), written, decide
+        self.in_keys = list(observations)
+        self.written = written
+        self._decide = decide
         self.seen: list[dict[str, Tensor]] = []
         self.calls = 0
 
     def policy(self, rows: TensorDictBase) -> TensorDictBase:
         self.calls += 1
         observations = {name: rows.get(name)[0] for name in self.in_keys}
-        if self.calls > 2:  # the first two are the warm-up
+        # The first two calls are the warm-up.
+        if self.calls > 2:
             self.seen.append(observations)
         rows.set("action", torch.as_tensor(self._decide(observations))[None])
         for name, value in self.written.items():
@@ -103,7 +114,10 @@ class Robot:
             self._came.notify_all()
 
     def see(self, value: int = 0, stamp_ns: int = 0, encoding: str = "rgb8") -> None:
-        """Sends an image of one colour; without a stamp that of this moment."""
+        """Send an image of one colour.
+
+        Its stamp is this moment's by default.
+        """
         pixels = np.full((8, 12, 3), value, np.uint8) if encoding != "16UC1" else np.full((8, 12), value, np.uint16)
         stamp_ns = stamp_ns or time.time_ns()
         self.transport.publish(CAMERA, IMAGE, MESSAGES.pixels(pixels, encoding, stamp_ns, "cam"))

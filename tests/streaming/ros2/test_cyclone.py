@@ -1,4 +1,7 @@
-"""ROS 2's wire over real DDS, on the loopback interface; the other end is a process of its own."""
+"""ROS 2's wire over real DDS, on the loopback interface.
+
+The other end is a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -71,9 +74,9 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Elsewhere]:
 
 
 def test_a_type_is_known_by_ros_2s_names(dds: CycloneDds) -> None:
-    topic = dds._topic("/camera/image_raw", IMAGE)
+    topic = dds.topic_of("/camera/image_raw", IMAGE)
     assert (topic.get_name(), topic.get_type_name()) == ("rt/camera/image_raw", "sensor_msgs::msg::dds_::Image_")
-    assert [field for field in dds._types[IMAGE].__annotations__] == [
+    assert [field for field in dds.types[IMAGE].__annotations__] == [
         *("header", "height", "width", "encoding", "is_bigendian", "step", "data")
     ]
 
@@ -107,7 +110,7 @@ def test_pictures_and_the_last_safe_action_reach_another_process(dds: CycloneDds
     with RosBridge(Told(), **topics, **options, transport=dds) as bridge:
         until(lambda: dds.is_matched("/view/compressed", COMPRESSED) and dds.is_matched("/view/action", JOINTS))
         until(lambda: elsewhere.messages.poll(0.02) or (bridge.publish_frame(PIXELS) and False))
-        bridge._inputs.put("observation", MESSAGES.floats([0, 0, 0]))
+        bridge.inputs.put("observation", MESSAGES.floats([0, 0, 0]))
         until(lambda: bridge.metrics()["actions"] == 1)
     assert elsewhere.says() == (480, 640, 3)
     elsewhere.ask("last_action", 2)
@@ -115,7 +118,10 @@ def test_pictures_and_the_last_safe_action_reach_another_process(dds: CycloneDds
 
 
 def test_what_cyclonedds_itself_decodes_is_what_was_sent(dds: CycloneDds, elsewhere: Elsewhere) -> None:
-    """The other end reads with cyclonedds' own codec, from the type that DDS is told of."""
+    """The other end reads with cyclonedds' own codec.
+
+    It knows the type from what DDS announces.
+    """
     elsewhere.ask("stock_reader", "/joints")
     until(lambda: elsewhere.messages.poll(0.02) or dds.publish("/joints", JOINTS, BYTES[JOINTS]) is not None)
     wanted = {"stamp": [0, 5], "name": ["a", "b"], "position": [1.5, -2.0], "velocity": [], "effort": []}
@@ -126,27 +132,28 @@ def test_a_writer_that_leaves_is_no_message(dds: CycloneDds, elsewhere: Elsewher
     came: list[bytes] = []
     dds.subscribe("/one/action", JOINTS, came.append)
     elsewhere.ask("declare", "/one/action")
-    until(lambda: bool(dds._readers[0][0].get_matched_publications()))  # what comes before is nobody's
+    # Nobody hears what comes before.
+    until(lambda: bool(dds.readers[0][0].get_matched_publications()))
     elsewhere.ask("send_one", "/one/action")
     until(lambda: bool(came))
     elsewhere.ask("leave", "/one/action")
-    until(lambda: not dds._readers[0][0].get_matched_publications())
+    until(lambda: not dds.readers[0][0].get_matched_publications())
     assert len(came) == 1
 
 
 def test_a_domain_in_use_and_one_that_is_none_are_one_line(dds: CycloneDds) -> None:
-    with pytest.raises(ValueError, match=rf"network in domain {DOMAIN}") as error:
+    with pytest.raises(ValueError, match=rf"domain {DOMAIN}") as error:
         CycloneDds(DOMAIN)
     assert "\n" not in str(error.value)
     for bad in (233, -1, 1.5, "a"):
-        with pytest.raises(ValueError, match="domain must be"):
+        with pytest.raises(ValueError, match=rf"domain .*{bad}"):
             CycloneDds(bad)  # type: ignore[arg-type]
 
 
 def test_a_network_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     config = '<CycloneDDS><Domain><General><Interfaces><NetworkInterface name="nowhere0"/></Interfaces></General>'
     monkeypatch.setenv("CYCLONEDDS_URI", config + "</Domain></CycloneDDS>")
-    with pytest.raises(ValueError, match=f"network in domain {DOMAIN}"):
+    with pytest.raises(ValueError, match=rf"domain {DOMAIN}"):
         CycloneDds(DOMAIN)
     monkeypatch.delenv("CYCLONEDDS_URI")
     made = CycloneDds(DOMAIN)
@@ -162,5 +169,5 @@ def test_the_environment_names_the_domain(monkeypatch: pytest.MonkeyPatch) -> No
     assert made.domain == DOMAIN
     made.close()
     monkeypatch.setenv("ROS_DOMAIN_ID", "all")
-    with pytest.raises(ValueError, match="domain must be a whole number"):
+    with pytest.raises(ValueError, match=r"domain .*whole number"):
         CycloneDds()

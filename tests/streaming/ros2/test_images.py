@@ -129,4 +129,5 @@ def test_what_does_not_fit_is_refused_before_memory_is_taken(change: dict[str, A
 def test_what_a_page_is_shown() -> None:
     assert image("bgr8")[0].frame().shape == (6, 5, 3)
     assert image("mono16", big=True)[0].frame().dtype == np.float32
-    assert cv2.integral(image("rgb8")[0].pixels).shape == (7, 6, 3)  # of read-only memory
+    # The pixels are read-only memory.
+    assert cv2.integral(image("rgb8")[0].pixels).shape == (7, 6, 3)

@@ -34,11 +34,14 @@ BYTES = {
 
 def joints(**fields: list[float]) -> bytes:
     empty = {name: np.array(fields.get(name, ()), np.float64) for name in ("position", "velocity", "effort")}
-    return MESSAGES._write(JOINTS, header=MESSAGES._header(STAMP, ""), name=[], **empty)
+    return MESSAGES.write(JOINTS, header=MESSAGES.header(STAMP, ""), name=[], **empty)
 
 
 def test_bytes_of_known_messages() -> None:
-    """Worked by hand from the CDR rules: header 00 01 00 00, little endian, each number aligned to its size."""
+    """Bytes worked by hand from the CDR rules.
+
+    Header 00 01 00 00, little endian, each number aligned to its size.
+    """
     array = bytes.fromhex("00010000 00000000 00000000 02000000 0000803f 00002040")
     assert BYTES[FLOATS] == array
     stamp = (1_700_000_000).to_bytes(4, "little") + (123).to_bytes(4, "little")
@@ -136,7 +139,8 @@ def test_the_newest_of_each_once_the_first_is_there() -> None:
     found: list[dict[str, Arrival] | None] = []
     waiting.start()
     time.sleep(0.02)
-    assert waiting.is_alive()  # vectors alone are not decided on
+    # Vectors alone are not decided on.
+    assert waiting.is_alive()
     inputs.put("image", b"3")
     waiting.join(20)
     assert found[0] is not None

@@ -61,7 +61,8 @@ async def test_a_viewer_is_no_connection_without_a_request(impatient: StreamServ
     impatient.declare("main")
     async with viewer(impatient) as guest:
         reader, writer = await asyncio.open_connection("127.0.0.1", impatient.port)
-        assert await ended(reader, writer) == b""  # which says that more than the patience has passed
+        # More than the patience has passed.
+        assert await ended(reader, writer) == b""
         await guest.quiet()
 
 
@@ -89,7 +90,10 @@ async def is_healthy(stream_server: StreamServer) -> bool:
 @pytest.mark.patch(access, "_SPARE_CONNECTIONS", 0)
 @pytest.mark.patch(access, "_IDLE_TIMEOUT", 3600.0)
 async def test_no_address_has_all_places(stream_server: StreamServer) -> None:
-    """However many silent connections one address opens, and even viewers: others come in."""
+    """Others come in however many connections one address opens.
+
+    Silent ones, and even viewers.
+    """
     silent = [await asyncio.open_connection("127.0.0.1", stream_server.port) for _ in range(20)]
     async with session(connector=from_address("127.0.0.2")) as client:
         async with client.get(address(stream_server, "healthz")) as answer:
@@ -111,7 +115,10 @@ def from_address(host: str) -> aiohttp.TCPConnector:
 async def test_who_watches_nothing_is_dropped_however_slowly_it_reads_or_writes(
     monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    """Requests that follow each other without an end to what is to be read, or with a body that trickles in."""
+    """Requests that follow each other without an end.
+
+    Either nothing of the answers is read, or a body trickles in.
+    """
     made: list[ConnectionLimit] = []
 
     def make(*arguments: Any) -> ConnectionLimit:
@@ -146,7 +153,10 @@ async def test_a_request_may_not_go_on_forever(stream_server: StreamServer) -> N
 
 @pytest.mark.parametrize("late", [False, True])
 def test_no_connection_outlives_the_server(monkeypatch: pytest.MonkeyPatch, late: bool) -> None:
-    """One that has been accepted when the server stops, and begins while or after it closes the others."""
+    """A connection that comes while the server stops is closed.
+
+    It begins while or after the server closes the others.
+    """
     begin: list[Callable[[], None]] = []
     transports: list[asyncio.BaseTransport] = []
 
@@ -176,12 +186,12 @@ def test_no_connection_outlives_the_server(monkeypatch: pytest.MonkeyPatch, late
 def test_none_is_lost_that_is_accepted_in_the_turn_in_which_the_server_stops(turns: int) -> None:
     """Collected garbage that is a socket is an error of this test."""
     with server() as stream_server, socket.socket() as client:
-        hub, service = hub_of(stream_server), stream_server._service
+        hub, service = hub_of(stream_server), stream_server.service
         assert service is not None
 
         def stop(turns: int) -> None:
             if turns == 0:
-                service._stopping.set()
+                service.stopping.set()
             else:
                 asyncio.get_running_loop().call_soon(stop, turns - 1)
 
@@ -190,12 +200,15 @@ def test_none_is_lost_that_is_accepted_in_the_turn_in_which_the_server_stops(tur
             stop(turns)
 
         hub.call_in_loop(connect)
-        service._thread.join(30)
+        service.thread.join(30)
     gc.collect()
 
 
 async def test_a_flood_of_bytes_by_hand() -> None:
-    """Of a viewer: 256 KiB at once and 64 KiB a second. Afterwards nothing is heard of it."""
+    """A viewer may send 256 KiB at once and 64 KiB a second.
+
+    Afterwards nothing is heard of it.
+    """
     heard: list[int] = []
     floods: list[bool] = []
 
@@ -245,8 +258,9 @@ def test_the_program_can_open_files_however_many_connections_there_are() -> None
         port = int(said[-1].split()[1])
         connections = [socket.create_connection(("127.0.0.1", port)) for _ in range(60)]
         deadline = time.monotonic() + 30
-        while (refused := sum(map(is_closed, connections))) <= 40:  # a busy server takes a while
-            assert time.monotonic() < deadline, refused
+        # A busy server takes a while.
+        while sum(map(is_closed, connections)) <= 40:
+            assert time.monotonic() < deadline, sum(map(is_closed, connections))
             time.sleep(0.01)
         for _ in range(3):
             program.stdin.write("open\n")

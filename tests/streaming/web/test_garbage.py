@@ -1,4 +1,7 @@
-"""Garbage from the network: whatever comes, the server goes on, and so does whoever watches."""
+"""Garbage from the network.
+
+Whatever comes, the server goes on, and so do its viewers.
+"""
 
 from __future__ import annotations
 
@@ -46,15 +49,22 @@ PIECES = (
     b'{"type": "ack"}',
 )
 FRAMES = (
-    b"\x81\xfe\xff\xff",  # text that is longer than what comes
-    b"\x81\x7f" + b"\xff" * 8,  # not masked, and of 2^64 bytes
+    # Text that is longer than what comes.
+    b"\x81\xfe\xff\xff",
+    # Not masked, and of 2^64 bytes.
+    b"\x81\x7f" + b"\xff" * 8,
     b"\x88\x80\x00\x00\x00\x00",
-    b"\x89\xfe\x00\x7e\x00\x00\x00\x00",  # a ping that is too long
-    b"\x00\x80\x00\x00\x00\x00",  # goes on with what never began
-    b"\xc1\x80\x00\x00\x00\x00",  # compressed, though that was not agreed
-    b"\x81\x82\x00\x00\x00\x00\xff\xff",  # text that is no UTF-8
+    # A ping that is too long.
+    b"\x89\xfe\x00\x7e\x00\x00\x00\x00",
+    # A continuation of what never began.
+    b"\x00\x80\x00\x00\x00\x00",
+    # Compressed, though that was not agreed.
+    b"\xc1\x80\x00\x00\x00\x00",
+    # Text that is no UTF-8.
+    b"\x81\x82\x00\x00\x00\x00\xff\xff",
     b'\x81\x8f\x00\x00\x00\x00{"type": "ack"}',
-    b"\x8f\x80\x00\x00\x00\x00",  # an operation that does not exist
+    # An operation that does not exist.
+    b"\x8f\x80\x00\x00\x00\x00",
 )
 
 

@@ -14,7 +14,10 @@ from torchrl_gpu.streaming.server import StreamServer
 
 
 async def test_the_head_of_the_next_part_comes_with_the_picture(stream_server: StreamServer) -> None:
-    """A browser shows a part when it has seen the next one's head, which must not wait for the next picture."""
+    """A part's picture comes with the head of the next part.
+
+    A browser shows a part when it has seen that head, which must not wait for the next picture.
+    """
     stream_server.declare("main")
     async with session() as client, client.get(address(stream_server, "stream.mjpg")) as answer:
         assert answer.headers["Content-Type"] == "multipart/x-mixed-replace; boundary=frame"

@@ -37,7 +37,8 @@ def test_sessions_are_random_and_end_with_the_server() -> None:
     assert (gate.sessions.role(control), gate.sessions.role(view)) == ("control", "view")
     assert later.sessions.role(control) is None
     assert later.sessions.open("control") != control != gate.sessions.open("control")
-    assert len(control) == 43  # 256 bits
+    # 256 bits.
+    assert len(control) == 43
     assert gate.sessions.role("drive") is None
     assert gate.role_of_token(control) is None
     assert control not in repr(vars(gate.sessions)), "hashes alone are kept"
@@ -54,7 +55,9 @@ def test_no_cookie_can_be_computed_from_a_token() -> None:
 def test_sessions_end_without_use_and_are_bounded_role_by_role() -> None:
     now = [0.0]
     sessions = Sessions(size=2, lifetime=10.0, clock=lambda: now[0])
-    control, first, second = sessions.open("control"), sessions.open("view"), sessions.open("view")
+    control = sessions.open("control")
+    first = sessions.open("view")
+    second = sessions.open("view")
     assert sessions.role(first) == "view"
     third = sessions.open("view")
     assert sessions.role(second) is None, "the one that was used longest ago"
@@ -74,8 +77,7 @@ def test_every_secret_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPat
         return hmac.compare_digest(given, secret)
 
     monkeypatch.setattr(security, "hmac", type("hmac", (), {"compare_digest": staticmethod(compare)}))
-    gate = object.__new__(AccessRules)
-    gate._tokens = {"control": b"drive", "view": b"look"}
+    gate = AccessRules(token="drive", view_token="look")
     for token in ("drive", "look", "neither"):
         compared.clear()
         gate.role_of_token(token)
@@ -108,12 +110,14 @@ def test_failures_of_one_address_end_in_a_wait() -> None:
         assert limit.wait("10.0.0.1") == 0
         now[0] = 100.0 + i
         limit.fail("10.0.0.1", f"guess {i}")
-    assert limit.wait("10.0.0.1") == 58.0  # until the first of the three is a minute old
+    # This is until the first of the three is a minute old.
+    assert limit.wait("10.0.0.1") == 58.0
     assert limit.wait("10.0.0.2") == 0
     now[0] = 160.5
     assert limit.wait("10.0.0.1") == 0
     limit.fail("10.0.0.1", "guess 3")
-    assert limit.wait("10.0.0.1") == pytest.approx(0.5)  # those at 101, 102 and 160.5
+    # Those at 101, 102 and 160.5 count.
+    assert limit.wait("10.0.0.1") == pytest.approx(0.5)
 
 
 def test_a_household_of_ipv6_counts_as_one_and_addresses_are_forgotten() -> None:

@@ -40,14 +40,20 @@ HANDSHAKE = f"GET /ws HTTP/1.1\r\nHost: localhost\r\n{FIELDS}\r\n".encode()
 
 
 async def shown(stream_server: StreamServer, guest: Viewer, step: int, *, ack: bool = True) -> dict[str, Any]:
-    """Publishes a frame as soon as it is wanted; the header that comes."""
+    """Publish a frame as soon as it is wanted.
+
+    Returns the header that comes.
+    """
     await until(stream_server.wanted)
     stream_server.publish(scene(), meta={"step": step})
     return (await guest.picture(ack=ack))[0]
 
 
 def keep_nothing(stream_server: StreamServer) -> None:
-    """Until the next picture a frame is wanted only while somebody waits for it, not for whoever comes."""
+    """Let a frame be wanted only while somebody waits for it.
+
+    This holds until the next picture.
+    """
     hub_of(stream_server).declare("main").schedule.taken_at = math.inf
 
 
@@ -72,7 +78,8 @@ async def test_two_pictures_are_under_way_and_no_more(stream_server: StreamServe
         keep_nothing(stream_server)
         assert not stream_server.wanted(), "a viewer that is behind wants nothing"
         stream_server.publish(scene(), meta={"step": 2})
-        await guest.say("ack", seq=10_000)  # of no picture
+        # There is no such picture.
+        await guest.say("ack", seq=10_000)
         await guest.quiet()
         assert not stream_server.wanted()
         await guest.say("ack", seq=first["seq"])
@@ -105,7 +112,8 @@ async def test_h264_goes_on_with_a_key_frame_after_a_gap(stream_server: StreamSe
             before = [await slow.picture(ack=False) for _ in range(2)]
             for _ in range(30):
                 await quick.picture()
-            hub_of(stream_server).streams["main"].key_at = 0.0  # a while ago
+            # It was a while ago.
+            hub_of(stream_server).streams["main"].key_at = 0.0
             for header, _ in before:
                 await slow.say("ack", seq=header["seq"])
             quick_on = asyncio.create_task(keep_watching(quick))
@@ -286,15 +294,20 @@ FLOODS = {
 @pytest.mark.parametrize("flood", FLOODS)
 @pytest.mark.server(heartbeat_s=600.0, fps=60.0)
 async def test_a_flood_of_frames_ends_its_socket_and_slows_nobody(stream_server: StreamServer, flood: str) -> None:
-    """Such as aiohttp would answer or put together below the messages, where nobody counted them."""
+    """Frames that aiohttp would answer or join are counted too.
+
+    It does so below the messages.
+    """
 
     async def pour(stream_server: StreamServer) -> None:
         """Sends until the server closes, and fails if it does not."""
         reader, writer = await asyncio.open_connection("127.0.0.1", stream_server.port)
-        writer.write(HANDSHAKE + control(0x01))  # a text that goes on
+        # A text that continues.
+        writer.write(HANDSHAKE + control(0x01))
         assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 101")
         heard = asyncio.create_task(reader.read(-1))
-        with contextlib.suppress(ConnectionError):  # a reset is an end, too
+        # A reset is an end, too.
+        with contextlib.suppress(ConnectionError):
             for _ in range(3_000):
                 writer.write(100 * FLOODS[flood])
                 await writer.drain()
@@ -380,7 +393,8 @@ def dead_socket(stream_server: StreamServer) -> socket.socket:
     connection.sendall(HANDSHAKE)
     assert connection.recv(12) == b"HTTP/1.1 101"
     message = b'{"type": "watch", "stream": "main"}'
-    connection.sendall(bytes([0x81, 0x80 | len(message), 0, 0, 0, 0]) + message)  # masked with zeros
+    # The mask is zeros.
+    connection.sendall(bytes([0x81, 0x80 | len(message), 0, 0, 0, 0]) + message)
     return connection
 
 
@@ -424,7 +438,7 @@ async def test_replay_of_a_stream_that_came_beside_reaches_a_slow_viewer(stream_
         stream_server.publish(scene(), seen)
         beside, _ = await guest.picture(ack=False)
         (listener,) = hub_of(stream_server).listeners
-        listener.__self__._window._limit = 1  # type: ignore[attr-defined]
+        listener.__self__.window.limit = 1  # type: ignore[attr-defined]
         await guest.watch(seen)
         live, _ = await guest.picture()
         assert live["stream"] == seen
@@ -474,20 +488,27 @@ FPS = 30
 
 @dataclass
 class Seen:
-    """Pictures per second in the last seconds of a viewer, and their age when they were painted, seconds."""
+    """Pictures per second in a viewer's last seconds.
+
+    And their age when they were painted, seconds.
+    """
 
     rate: float
     age: float
 
 
 def watch(paint: float, way: float, *, duration: float = 20.0, window: AckWindow | None = None) -> Seen:
-    """A viewer that takes `paint` seconds for a picture, `way` seconds from the server, in simulated time.
+    """Simulate a viewer that takes `paint` seconds for a picture.
+
+    It is `way` seconds from the server.
 
     The server has a new picture 30 times a second, and sends the newest as soon as the window is open.
     """
     window = window or AckWindow(1 / FPS)
     events: list[tuple[float, str, int]] = [(i / FPS, "frame", i) for i in range(int(duration * FPS))]
-    newest, sent, free_at = -1, -1, 0.0
+    newest = -1
+    sent = -1
+    free_at = 0.0
     captured, painted = {}, []
     while events:
         now, kind, number = heapq.heappop(events)
@@ -544,7 +565,8 @@ def test_by_hand() -> None:
     assert window.acknowledge(5, 3.5) == 2.5
     assert window.is_open
     window.send(9, 4.0)
-    assert window.acknowledge(9, 4.5) == 0.5  # and 8 with it
+    # 8 is acknowledged with it.
+    assert window.acknowledge(9, 4.5) == 0.5
     window.send(10, 5.0)
     assert window.is_open
     assert window.acknowledge(5, 6.0) is None

@@ -103,7 +103,9 @@ def receiver() -> RTCPeerConnection:
 
 
 async def test_the_answer_is_h264_whatever_the_viewer_prefers() -> None:
-    viewer, seat, server = receiver(), Seat(), state()
+    viewer = receiver()
+    seat = Seat()
+    server = state()
     answer = await webrtc.answer(server, await offer_of(viewer, "video/VP8", "video/H264"), seat)
     assert answer["type"] == "answer"
     assert "H264/90000" in answer["sdp"]
@@ -116,7 +118,9 @@ async def test_the_answer_is_h264_whatever_the_viewer_prefers() -> None:
 
 
 async def test_an_offer_without_h264_leaves_nothing_behind() -> None:
-    viewer, seat, server = receiver(), Seat(), state()
+    viewer = receiver()
+    seat = Seat()
+    server = state()
     with pytest.raises(ValueError, match=r"sdp .*H\.264"):
         await webrtc.answer(server, await offer_of(viewer, "video/VP8"), seat)
     assert (seat.given_back, server.closers, server.hub.streams["main"].subscriptions) == (1, set(), ())
@@ -148,7 +152,9 @@ async def test_a_stream_that_is_none_is_refused(stream: Any, says: str) -> None:
 
 async def test_a_viewer_that_never_connects_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webrtc, "_CONNECT_TIMEOUT", 0.1)
-    viewer, seat, server = receiver(), Seat(), state()
+    viewer = receiver()
+    seat = Seat()
+    server = state()
     offer = await offer_of(viewer, "video/H264")
     await viewer.close()
     await webrtc.answer(server, offer, seat)
@@ -166,7 +172,7 @@ def server() -> Iterator[StreamServer]:
 
 
 async def connect(server: StreamServer, viewer: RTCPeerConnection) -> Any:
-    """Sends a viewer's offer to the server; returns its track."""
+    """Send a viewer's offer to the server and return its track."""
     tracks: asyncio.Queue[Any] = asyncio.Queue()
     viewer.on("track", tracks.put_nowait)
     offer = await offer_of(viewer, "video/H264")
@@ -182,7 +188,8 @@ async def test_viewers_share_one_encoding_and_a_late_one_sees_a_picture(server: 
     first = await connect(server, viewers[0])
     for _ in range(10):
         await first.recv()
-    late = await connect(server, viewers[1])  # the next key frame of its own accord is seconds away
+    # The next key frame of its own accord is seconds away.
+    late = await connect(server, viewers[1])
     frame = await late.recv()
     picture = frame.to_ndarray(format="rgb24")
     assert picture.shape == (120, 160, 3)
@@ -216,7 +223,10 @@ async def test_silence_on_the_data_channel_and_a_second_one_end_the_connection(
 async def test_a_strangers_packet_is_no_failure_of_the_server(
     server: StreamServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Over one whose priority is empty aioice stumbles: `stop` must not raise, nor the log fill with tracebacks."""
+    """A stranger's packet fails nothing.
+
+    aioice stumbles over one whose priority is empty: `stop` must not raise, nor the log fill with tracebacks.
+    """
     viewer = receiver()
     await connect(server, viewer)
     hosts = re.findall(r"a=candidate:\S+ 1 udp \d+ (\S+) (\d+) ", viewer.remoteDescription.sdp)
@@ -233,14 +243,17 @@ async def test_a_strangers_packet_is_no_failure_of_the_server(
 
 
 async def test_messages_of_a_data_channel_have_the_rules_of_a_websocket() -> None:
-    """The stream of a page's address may yet come; watching another does not end a pause; the third mistake ends it."""
+    """The rules of a WebSocket hold.
+
+    The stream of a page's address may yet come, watching another does not end a pause, and the third mistake ends it.
+    """
     server = state()
     peer = webrtc.Peer(server, Watch("main", "h264"), Seat())
     said: list[str] = []
-    peer._channel = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)  # type: ignore[assignment]
+    peer.channel = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)  # type: ignore[assignment]
 
     def hear(**message: Any) -> int:
-        peer._on_message(json.dumps(message))
+        peer.on_message(json.dumps(message))
         return server.hub.watchers(None)
 
     for _ in range(4):
@@ -254,10 +267,10 @@ async def test_messages_of_a_data_channel_have_the_rules_of_a_websocket() -> Non
     assert server.hub.watchers("main") == 1
     for _ in range(2):
         hear()
-    assert peer._closing is None
+    assert peer.closing is None
     hear()
-    assert peer._closing is not None
-    await peer._closing
+    assert peer.closing is not None
+    await peer.closing
 
 
 @pytest.mark.parametrize(("fps", "interval"), [(2, 0.5), (None, 1 / 30), (60, 1 / 30)])
@@ -268,7 +281,7 @@ async def test_an_offer_and_a_watch_set_the_rate_of_pictures(fps: float | None, 
     (subscription,) = server.hub.streams["main"].subscriptions
     assert subscription.schedule.interval == interval
     peer = next(iter(server.closers)).__self__  # type: ignore[attr-defined]
-    peer._on_message(json.dumps({"type": "watch", "stream": "main", "fps": 4}))
+    peer.on_message(json.dumps({"type": "watch", "stream": "main", "fps": 4}))
     (subscription,) = server.hub.streams["main"].subscriptions
     assert subscription.schedule.interval == 0.25
     await peer.close()
@@ -284,7 +297,7 @@ async def test_what_webrtc_cannot_do_is_refused_in_an_offer_and_in_a_watch(field
         await webrtc.answer(server, {"type": "offer", "sdp": OFFER} | fields, Seat())
     peer, said = webrtc.Peer(server, Watch("main", "h264"), Seat()), []
     peer.send_text = said.append  # type: ignore[method-assign]
-    peer._on_message(json.dumps({"type": "watch", "stream": "main"} | fields))
+    peer.on_message(json.dumps({"type": "watch", "stream": "main"} | fields))
     assert [wanted in text for text in said] == [True]
     await peer.close()
 
@@ -294,7 +307,7 @@ async def test_nothing_is_said_to_a_viewer_that_takes_nothing() -> None:
     said: list[str] = []
     channel = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)
     peer.send_text("none to say it on")
-    peer._channel = channel  # type: ignore[assignment]
+    peer.channel = channel  # type: ignore[assignment]
     peer.send_text("one")
     channel.bufferedAmount = 1 << 20
     peer.send_text("two")
@@ -395,7 +408,8 @@ async def test_a_viewer_that_lost_a_picture_is_given_a_key_frame(hub: Hub) -> No
     track.request_key()
     assert hub.streams["main"].key_asked
     track.leave()
-    track.request_key()  # of no stream: nothing happens
+    # Without a stream nothing happens.
+    track.request_key()
     track.stop()
 
 

@@ -1,4 +1,7 @@
-"""Compiled steps: those of the plain loop, call after call; and what cannot compile runs plainly."""
+"""Compiled steps are those of the plain loop, call after call.
+
+What cannot compile runs plainly.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ warned = "operators are launched one by one instead"
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Recorded operators run as they are, without a compiler; the functions that were recorded."""
+    """Run recorded operators as they are, without a compiler.
+
+    The fixture lists the functions that were recorded.
+    """
     functions: list[Any] = []
 
     def keep(function: Any, **options: Any) -> Any:
@@ -66,10 +72,15 @@ def kept_of(env: BatchedEnv) -> tuple[list[Any], list[Any]]:
 
 
 def play_both(env: BatchedEnv, twin: BatchedEnv, turns: int, exact: bool = True, between: Any = None) -> None:
-    """Compiled steps of one environment beside plain ones of the other, each by a policy of its own."""
+    """Play compiled steps of one environment and plain ones of the other.
+
+    Each has a policy of its own.
+    """
     policies = [Drawing(each) for each in (env, twin)]
     keys = kept_of(env)
-    steps, ours, theirs = CompiledSteps(env, policies[0], *keys), env.reset(), twin.reset()
+    steps = CompiledSteps(env, policies[0], *keys)
+    ours = env.reset()
+    theirs = twin.reset()
     same = _equal if exact else _near
     with set_exploration_type(ExplorationType.RANDOM), torch.no_grad():
         for turn in range(turns):
@@ -88,7 +99,8 @@ def play_both(env: BatchedEnv, twin: BatchedEnv, turns: int, exact: bool = True,
                 same(env.state_dict()[name], value)
             for each in policies:
                 for weight in each.parameters():
-                    weight.mul_(1.1)  # as an update would
+                    # Weights change, as in an update.
+                    weight.mul_(1.1)
             if between is not None:
                 ours, theirs = between()
 
@@ -110,7 +122,8 @@ SLOW = [pytest.param(name, marks=pytest.mark.soak) for name in ("packing/three v
 @pytest.mark.parametrize("name", ["marine/v3", "dishes/state", *SLOW])
 def test_steps_are_those_of_the_plain_loop(name: str, recorded: list[Any], caplog: pytest.LogCaptureFixture) -> None:
     changes = {"backend": "eager"} if name.startswith("packing") else {}
-    env, twin = (made(name, 4, **changes) for _ in range(2))
+    env = made(name, 4, **changes)
+    twin = made(name, 4, **changes)
     play_both(env, twin, 4)
     assert warned not in caplog.text
     assert len(recorded) == 1
@@ -118,7 +131,8 @@ def test_steps_are_those_of_the_plain_loop(name: str, recorded: list[Any], caplo
 
 @pytest.mark.usefixtures("recorded")
 def test_what_others_do_to_the_environment_counts() -> None:
-    env, twin = (made("dishes/state", 4) for _ in range(2))
+    env = made("dishes/state", 4)
+    twin = made("dishes/state", 4)
 
     def reseed() -> list[TensorDictBase]:
         for each in (env, twin):
@@ -154,7 +168,8 @@ def test_what_differs_or_fails_is_left_with_a_line(
 ) -> None:
     monkeypatch.setattr(torch, "compile", lambda module, **options: lambda *given: change(module(*given)))
     play_both(*(made("dishes/state", 4) for _ in range(2)), 3)
-    (line,) = [record.getMessage() for record in caplog.records if warned in record.getMessage()]
+    matching = [record.getMessage() for record in caplog.records if warned in record.getMessage()]
+    (line,) = matching
     assert line.startswith(f"CompiledSteps: {said}")
 
 
@@ -168,10 +183,12 @@ def test_what_fails_later_goes_on_plainly(monkeypatch: pytest.MonkeyPatch, caplo
     monkeypatch.setattr(torch, "compile", lambda module, **options: lambda *given: tired(module(*given)))
     env = made("dishes/state", 4)
     played, _ = CompiledSteps(env, Drawing(env), *kept_of(env))(env.reset(), STEPS)
-    assert len(calls) == 6  # three of the trial, two steps, and one that fails
+    # Three calls are of the trial, two are steps, and one fails.
+    assert len(calls) == 6
     assert played.shape == (4, STEPS)
     steps = [value for name, value in env.state.items() if "step" in name]
-    assert [int(value.max()) for value in steps] == [STEPS]  # as if nothing had been played before it failed
+    # The failed call leaves no trace: it is as if nothing had been played before it.
+    assert [int(value.max()) for value in steps] == [STEPS]
     assert caplog.text.count(warned) == 1
 
 
@@ -203,7 +220,8 @@ def test_a_run_resumes_to_the_last_bit(tmp_path: Path) -> None:
     assert differences(everything(whole), everything(halves)) == []
 
 
-@pytest.mark.soak  # which takes minutes
+# This takes minutes.
+@pytest.mark.soak
 @pytest.mark.parametrize("name", ["marine/v3", "dishes/state"])
 def test_the_compiler_of_this_machine_gives_the_same(name: str, caplog: pytest.LogCaptureFixture) -> None:
     need_torch_compile()

@@ -1,10 +1,12 @@
-"""Rollouts that a function plays whole: those of the plain loop to the bit, or the plain loop itself."""
+"""Rollouts that a function plays whole.
+
+They have the bits of the plain loop, or are the plain loop itself.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
 import torch
@@ -32,7 +34,10 @@ def greedy_tables(env: PackingEnv) -> PackingPolicy:
 
 
 class PlainPlayer:
-    """Plays whole rollouts by the plain loop, and counts them; `spoil` changes what it gives."""
+    """Play whole rollouts by the plain loop, and count them.
+
+    `spoil` changes the result.
+    """
 
     def __init__(self, reason: str = "", spoil: Callable[[BatchedEnv, Played], Played] | None = None) -> None:
         self.reason, self.spoil = reason, spoil
@@ -53,7 +58,7 @@ def another_reward(env: BatchedEnv, played: Played) -> Played:
 
 
 def another_count(env: BatchedEnv, played: Played) -> Played:
-    env._state = replace(env.state, step_count=env.state.step_count + 1)
+    env.state.step_count = env.state.step_count + 1
     return played
 
 
@@ -73,7 +78,7 @@ def rollouts_of(player: PlainPlayer | None, calls: int = 3) -> list[torch.Tensor
     found = []
     for _ in range(calls):
         found += list(rollout.play(policy, 5)[1].values(True, True))
-    found += list(env._env_state().values())
+    found += list(env.state_dict().values())
     return [value.clone() for value in [*found, *rollout.current.values(True, True)]]
 
 
@@ -85,7 +90,8 @@ def assert_same(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> None:
 def test_a_whole_rollout_is_that_of_single_steps() -> None:
     player = PlainPlayer()
     assert_same(rollouts_of(player), rollouts_of(None))
-    assert player.calls == 4  # three, and one that was tried beside single steps
+    # Three calls are played, and one is tried next to single steps.
+    assert player.calls == 4
 
 
 @pytest.mark.parametrize("spoil", [another_reward, another_count, nothing_shown, failing])

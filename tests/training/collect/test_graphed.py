@@ -1,4 +1,7 @@
-"""Graphed rollouts: the same steps as the plain loop, replay after replay, whatever happens in between."""
+"""Graphed rollouts have the steps of the plain loop.
+
+Replay after replay, whatever happens in between.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from torchrl_gpu.policies.generators import generators_kept
 from torchrl_gpu.policies.packing import DeepestBottomLeft
 from torchrl_gpu.training.accelerated.graphs import Graph, operator_named
 from torchrl_gpu.training.collect import rollout
-from torchrl_gpu.training.collect.graphed import _WHAT, GraphedRollout
+from torchrl_gpu.training.collect.graphed import WHAT, GraphedRollout
 from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.collect.steps import play_steps
 
@@ -53,7 +56,10 @@ def _copy_into(old: Any, new: Any) -> None:
 
 
 def capture_on_cpu(body: Callable[[], TensorDictBase], device: torch.device) -> Graph:
-    """A stand-in for a CUDA graph: replays know no Python, only operators and addresses."""
+    """A stand-in for a CUDA graph.
+
+    Replays know no Python, only operators and addresses.
+    """
     assert device.type == "cpu"
     recorder, random = _Recorder(), torch.get_rng_state()
     with recorder:
@@ -124,7 +130,9 @@ def assert_same_env(ours: PackingEnv, theirs: PackingEnv) -> None:
 def test_greedy_replays_are_the_plain_loop(env_of: Callable[..., PackingEnv], capture: Any) -> None:
     env, twin = env_of(), env_of()
     play, policy = graphed(env, DeepestBottomLeft(env), capture), DeepestBottomLeft(twin)
-    ours, theirs, ends = env.reset(), twin.reset(), 0
+    ours = env.reset()
+    theirs = twin.reset()
+    ends = 0
     for _ in range(7):
         (played, ours), (wanted, theirs) = play(ours), plain(twin, policy, theirs)
         assert played.batch_size == (env.num_envs, STEPS)
@@ -170,7 +178,10 @@ def test_a_replay_goes_on_without_copies_from_outside(monkeypatch: pytest.Monkey
 
 
 def load(env: PackingEnv, turn: int) -> TensorDictBase:
-    """The state of another environment, its seed too; it is left alone."""
+    """Load the state of another environment, its seed too.
+
+    The other one is left alone.
+    """
     other = env.like(env.num_envs, seed=77 + turn)
     current, state = other.reset(), other.state_dict()
     kept = {name: value.clone() for name, value in state.items()}
@@ -250,9 +261,11 @@ def test_epsilon_counts_on_cuda() -> None:
             agent.exploration.epsilon.fill_(epsilon)
             env.load_state_dict(state)
             actions.append(play(first)[0]["action"])
-    assert torch.equal(actions[0], actions[2])  # greedy both times
+    # Both of these are greedy.
+    assert torch.equal(actions[0], actions[2])
     assert (actions[0] != actions[1]).any()
-    assert (actions[1] != actions[3]).any()  # random numbers are new in every replay
+    # Random numbers are new in every replay.
+    assert (actions[1] != actions[3]).any()
 
 
 SCORED = ("action", "chosen_action_value")
@@ -326,9 +339,9 @@ def test_an_environment_that_reads_the_host_is_refused() -> None:
 def test_a_rollout_plays_through_it(capture: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rollout, "GraphedRollout", partial(GraphedRollout, capture=capture))
     envs = tiny_env(), tiny_env()
-    ours, theirs = (
-        Rollout(env, env.stored_keys, 3, 0.9, cuda_graphs=on) for env, on in zip(envs, (True, False), strict=True)
-    )
+    first, second = envs
+    ours = Rollout(first, first.stored_keys, 3, 0.9, cuda_graphs=True)
+    theirs = Rollout(second, second.stored_keys, 3, 0.9, cuda_graphs=False)
     policies = [DeepestBottomLeft(env) for env in envs]
     for _ in range(3):
         for mine, wanted in zip(ours.collect(policies[0], STEPS), theirs.collect(policies[1], STEPS), strict=True):
@@ -336,7 +349,7 @@ def test_a_rollout_plays_through_it(capture: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_error_names_the_operator() -> None:
-    with pytest.raises(RuntimeError) as raised, NoHostReads(), operator_named(_WHAT):
+    with pytest.raises(RuntimeError) as raised, NoHostReads(), operator_named(WHAT):
         torch.zeros(3).sum().item()
     assert str(raised.value).startswith("GraphedRollout: the rollout cannot be captured")
     assert "aten._local_scalar_dense.default fails: " in str(raised.value)
@@ -347,12 +360,12 @@ def test_an_error_after_an_operator_that_went_well_says_which() -> None:
     def lose_the_stream(x: Tensor) -> None:
         raise ValueError("the stream is lost\nand more")
 
-    with pytest.raises(RuntimeError, match=r"aten\.add\.Tensor fails: the stream is lost"), operator_named(_WHAT):
+    with pytest.raises(RuntimeError, match=r"aten\.add\.Tensor .*stream is lost"), operator_named(WHAT):
         lose_the_stream(torch.zeros(3) + 1)
 
 
 def fails(body: Callable[[], TensorDictBase], device: torch.device) -> Graph:
-    with generators_kept(device), NoHostReads(), operator_named(_WHAT):
+    with generators_kept(device), NoHostReads(), operator_named(WHAT):
         body()["action"].sum().item()
     raise AssertionError
 
@@ -428,10 +441,12 @@ def test_a_call_is_one_graph_launch() -> None:
     with torch.profiler.profile(activities=activities) as profile:
         play(current)
         torch.cuda.synchronize()
-    calls = [event.name for event in profile.events() if event.name.startswith("cu")]  # cudaX and cuX, as the host says
+    # These are the calls cudaX and cuX of the host.
+    calls = [event.name for event in profile.events() if event.name.startswith("cu")]
     assert calls.count("cudaGraphLaunch") == 1
     others = [name for name in calls if "LaunchKernel" in name or "Memcpy" in name or "Memset" in name]
-    assert len(others) <= len(list(played.keys(True, True)))  # the steps, copied
+    # What remains are copies of the steps.
+    assert len(others) <= len(list(played.keys(True, True)))
 
 
 @pytest.mark.gpu
@@ -444,11 +459,13 @@ def test_a_step_that_reads_back_is_named(caplog: pytest.LogCaptureFixture) -> No
         return greedy(shown)
 
     play, current = graphed(env, reading), env.reset()
-    caplog.clear()  # a slow self-test has said so
+    # A slow self-test may have been logged.
+    caplog.clear()
     for _ in range(2):
         _, current = play(current)
     (record,) = caplog.records
     assert "; got aten._local_scalar_dense" in record.getMessage()
-    torch.rand(3, device="cuda")  # a broken capture spoils neither random numbers
-    graphed(env, greedy)(current)  # nor the next one
+    # A broken capture spoils neither random numbers nor the next one.
+    torch.rand(3, device="cuda")
+    graphed(env, greedy)(current)
     assert len(caplog.records) == 1

@@ -1,4 +1,7 @@
-"""Rollouts and n-step returns: by hand, against TorchRL's `MultiStep`, of one robot each, and in pieces as in one."""
+"""Rollouts and n-step returns.
+
+By hand, against TorchRL's `MultiStep`, of one robot each, and in pieces.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,10 @@ from torchrl_gpu.training.packing.heightmap_codec import HeightmapCodec
 
 
 def steps_of(reward: torch.Tensor, done: torch.Tensor) -> TensorDict:
-    """Steps (N, T) whose observation is 100·environment + time, in `next` half a step later."""
+    """Return steps (N, T) whose observation is 100·environment + time.
+
+    In `next` it is half a step later.
+    """
     num, length = reward.shape
     obs = (100.0 * torch.arange(num)[:, None] + torch.arange(length)).unsqueeze(-1)
     done = done.unsqueeze(-1)
@@ -62,7 +68,8 @@ def test_by_hand() -> None:
     assert out["next", "obs"][0, :, 0].tolist() == [2.5, 2.5, 2.5, 5.5, 6.5]
     assert out["next", "done"][0, :, 0].tolist() == [True, True, True, False, False]
     assert out["next", "terminated"][0, :, 0].tolist() == [True, True, True, False, False]
-    assert out["obs"][0, :, 0].tolist() == [0, 1, 2, 3, 4]  # where a transition starts is left alone
+    # The start of a transition does not change.
+    assert out["obs"][0, :, 0].tolist() == [0, 1, 2, 3, 4]
     assert out["action"][0].tolist() == [0, 1, 2, 3, 4]
 
 
@@ -89,13 +96,15 @@ def test_against_torchrl(n: int, gamma: float) -> None:
 def test_no_transition_crosses_an_episode(seed: int, n: int, share_done: float) -> None:
     steps = random_steps(2, 12, seed, share_done)
     done = steps["next", "done"].squeeze(-1)
-    episode = done.long().cumsum(1) - done.long()  # of each step
+    # The number of the episode of each step.
+    episode = done.long().cumsum(1) - done.long()
     out = n_step(steps, n, 0.9)
     first = torch.arange(out.shape[1]).expand(2, -1)
     last = first + out["steps_to_next_obs"].squeeze(-1) - 1
     assert torch.equal(episode.gather(1, last), episode[:, : out.shape[1]])
     full = out["steps_to_next_obs"].squeeze(-1) == n
-    assert (full | done.gather(1, last)).all()  # shorter only where the episode ends
+    # A sum is shorter only where the episode ends.
+    assert (full | done.gather(1, last)).all()
     assert torch.equal(out["next", "done"].squeeze(-1), done.gather(1, last))
 
 
@@ -109,7 +118,8 @@ def rollout(n_steps: int = 3, seed: int = 3) -> tuple[Rollout, Policy]:
 
 
 ROBOTS, KEPT = 4, [("robots", "observation"), ("robots", "active")]
-ROWS = [(0, 2, 2, 0, 6.0), (1, ROBOTS, 2, 3, 9.0)]  # the first has two robots less, whose lanes stay empty
+# The first world has two robots less, whose lanes stay empty.
+ROWS = [(0, 2, 2, 0, 6.0), (1, ROBOTS, 2, 3, 9.0)]
 
 
 def robots_env(seed: int = 4) -> MarineNavEnv:
@@ -163,7 +173,8 @@ def test_what_is_kept_and_what_is_not() -> None:
     assert steps.batch_size == (4, 5)
     assert transitions.batch_size == (4 * 3,)
     assert set(transitions.keys()) == {"box_heightmap", "item_id", "action", "next", "steps_to_next_obs"}
-    kept = {"box_heightmap", "item_id", "reward", "done", "terminated"}  # what is told of an episode is no part of it
+    # Metrics of an episode are no part of a transition.
+    kept = {"box_heightmap", "item_id", "reward", "done", "terminated"}
     assert set(transitions["next"].keys()) == kept
     assert set(steps["next"].keys()) == {*kept, "utilization"}
 
@@ -178,8 +189,9 @@ def test_a_transition_is_what_the_environment_did() -> None:
     for env, time in (~done[:, :-1]).nonzero().tolist():
         assert torch.equal(after[env, time], before[env, time])
     for env, time in done[:, :-1].nonzero().tolist():
-        assert before[env, time].sum() == 0  # a new episode starts empty
-        assert after[env, time].sum() > 0  # and the true end is what is kept
+        # A new episode starts empty, and the true end of the old one is kept.
+        assert before[env, time].sum() == 0
+        assert after[env, time].sum() > 0
 
 
 # One step is fewer than the three that are pending later.
@@ -206,34 +218,66 @@ def test_zeros_are_saved_with_their_sign() -> None:
     assert saved["current"]["robots"]["observation"].signbit().all()
 
 
-POISON: dict[str, tuple[str, Any, str]] = {
-    "an id seen": ("current/item_id", lambda ids: ids + 10**9, r"current: item_id must be from -1 to 26; got 1\d{9}"),
-    "a mask seen": ("current/legal_mask", lambda legal: legal.byte(), "current: legal_mask must be of dtype bool"),
-    "no heights seen": ("current/box_heightmap", lambda _: None, "current: box_heightmap must be a tensor; got none"),
-    "an id": ("pending/item_id", lambda ids: ids - 10**9, "pending: item_id must be from -1 to 26; got -"),
-    "a later id": ("pending/next/item_id", lambda ids: ids + 64, "pending: next/item_id must be from -1 to 26; got "),
-    "heights": ("pending/box_heightmap", lambda h: h[..., :4], r"box_heightmap must have shape \(4, 2, 5, 5\); got"),
-    "an action": ("pending/action", lambda a: a + 10**9, "pending: action must be from 0 to 49; got 1"),
-    "other lanes": (
-        "pending/action",
-        lambda a: a[:3],
-        r"pending: action must be of \(4, fewer than 3\) transitions",
-    ),
-    "a reward": (
-        "pending/next/reward",
-        lambda r: r * float("nan"),
-        "pending: next/reward must be from -inf to inf; got n",
-    ),
-    "nothing pending": ("pending", lambda _: 3, "pending: action must be of .* is None"),
-    "nothing seen": ("current", lambda _: None, "current: .*mapping of names to tensors.* None"),
-    "no environment": ("env", lambda _: [], r"load_state_dict: .*mapping of names to tensors.* \[\]"),
-    "a count": ("env/num_packed", lambda n: n - 50, "num_packed must be from 0 to 100; got -"),
-}
-
-
-@pytest.mark.parametrize("kind", POISON)
-def test_a_state_that_no_run_could_have_written(kind: str) -> None:
-    name, change, message = POISON[kind]
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        pytest.param(
+            "current/item_id",
+            lambda ids: ids + 10**9,
+            r"current: item_id must be from -1 to 26; got 1\d{9}",
+            id="an id seen",
+        ),
+        pytest.param(
+            "current/legal_mask",
+            lambda legal: legal.byte(),
+            "current: legal_mask must be of dtype bool",
+            id="a mask seen",
+        ),
+        pytest.param(
+            "current/box_heightmap",
+            lambda _: None,
+            "current: box_heightmap must be a tensor; got none",
+            id="no heights seen",
+        ),
+        pytest.param(
+            "pending/item_id", lambda ids: ids - 10**9, "pending: item_id must be from -1 to 26; got -", id="an id"
+        ),
+        pytest.param(
+            "pending/next/item_id",
+            lambda ids: ids + 64,
+            "pending: next/item_id must be from -1 to 26; got ",
+            id="a later id",
+        ),
+        pytest.param(
+            "pending/box_heightmap",
+            lambda h: h[..., :4],
+            r"box_heightmap must have shape \(4, 2, 5, 5\); got",
+            id="heights",
+        ),
+        pytest.param(
+            "pending/action", lambda a: a + 10**9, "pending: action must be from 0 to 49; got 1", id="an action"
+        ),
+        pytest.param(
+            "pending/action",
+            lambda a: a[:3],
+            r"pending: action must be of \(4, fewer than 3\) transitions",
+            id="other lanes",
+        ),
+        pytest.param(
+            "pending/next/reward",
+            lambda r: r * float("nan"),
+            "pending: next/reward must be from -inf to inf; got n",
+            id="a reward",
+        ),
+        pytest.param("pending", lambda _: 3, "pending: action must be of .* is None", id="nothing pending"),
+        pytest.param("current", lambda _: None, "current: .*mapping of names to tensors.* None", id="nothing seen"),
+        pytest.param(
+            "env", lambda _: [], r"load_state_dict: .*mapping of names to tensors.* \[\]", id="no environment"
+        ),
+        pytest.param("env/num_packed", lambda n: n - 50, "num_packed must be from 0 to 100; got -", id="a count"),
+    ],
+)
+def test_a_state_that_no_run_could_have_written(name: str, change: Any, message: str) -> None:
     made, policy = rollout()
     made.collect(policy, 4)
     state = copy.deepcopy(made.state_dict())
@@ -252,23 +296,28 @@ def test_a_state_that_no_run_could_have_written(kind: str) -> None:
 
 
 def test_steps_of_robots_are_those_of_the_environment() -> None:
-    env, played, after = robots_env(), [], []
+    env = robots_env()
+    played = []
+    after = []
     policy, seen = under_way(env), env.reset()
     for _ in range(60):
         stepped = env.step(policy(seen))
         played.append(stepped["robots"].clone())
         after.append(stepped["next", "robots"].clone())
         seen = env.maybe_reset(env.step_mdp(stepped))
-    steps, ends = (torch.stack(each, 2).flatten(0, 1) for each in (played, after))  # (N·R, T)
+    steps = torch.stack(played, 2).flatten(0, 1)  # (N·R, T)
+    ends = torch.stack(after, 2).flatten(0, 1)  # (N·R, T)
     made, policy = robots_rollout(n_steps=1)
     transitions = made.collect(policy, 60)[0].unflatten(0, (3 * ROBOTS, 60))
     active = steps["active"].squeeze(-1)
-    assert torch.equal(transitions["active"].squeeze(-1), active)  # of those that take no part no more is wanted
+    # Robots that take no part need no more than this.
+    assert torch.equal(transitions["active"].squeeze(-1), active)
     for name in ("observation", "action"):
         assert torch.equal(transitions[name][active], steps[name][active])
     for name in ("observation", "reward", "done", "terminated"):
         assert torch.equal(transitions["next", name][active], ends[name][active])
-    done, terminated = (ends[name].squeeze(-1)[active] for name in ("done", "terminated"))
+    done = ends["done"].squeeze(-1)[active]
+    terminated = ends["terminated"].squeeze(-1)[active]
     assert min(int((done & terminated).sum()), int((done & ~terminated).sum()), int((~active).sum())) > 5
 
 
@@ -283,13 +332,15 @@ def test_robots_by_hand() -> None:
     assert out.batch_size == (2, 3)
     assert out["obs"][..., 0].tolist() == [[0, 1, 2], [10, 11, 12]]
     assert out["next", "obs"][..., 0].tolist() == [[0.5, 1.5, 2.5], [10.5, 11.5, 12.5]]
-    assert set(out["next"].keys()) == {"obs"}  # what the world as a whole came to is no robot's
+    # What the world as a whole came to is no robot's.
+    assert set(out["next"].keys()) == {"obs"}
 
 
 def test_what_is_kept_of_robots() -> None:
     made, policy = robots_rollout(n_steps=3)
     transitions, steps = made.collect(policy, 5)
-    assert transitions.batch_size == (3 * ROBOTS * 3,)  # two steps of each robot are pending
+    # Two steps of each robot are pending.
+    assert transitions.batch_size == (3 * ROBOTS * 3,)
     assert made.collect(policy, 5)[0].batch_size == (3 * ROBOTS * 5,)
     assert set(transitions.keys()) == {"observation", "active", "action", "next", "steps_to_next_obs"}
     assert set(transitions["next"].keys()) == {"observation", "active", "reward", "done", "terminated"}
@@ -311,8 +362,12 @@ def test_nothing_is_read_back() -> None:
 
 
 def solid_rollouts(n_steps: int, seed: int = 0) -> tuple[Rollout, Rollout, HeightmapCodec, DeepestBottomLeft]:
-    """One as it is and one that packs, of environments that go the same way; a policy that draws nothing."""
-    plain, packs = (solids_env(seed=seed) for _ in range(2))
+    """Return a plain rollout and one that packs.
+
+    Their environments go the same way, by a policy that draws nothing.
+    """
+    plain = solids_env(seed=seed)
+    packs = solids_env(seed=seed)
     store, arguments = HeightmapCodec(packs), (["box_heightmap", "item_id"], n_steps, 1.0)
     assert store.dtype == torch.uint8
     return Rollout(plain, *arguments), Rollout(packs, *arguments, store=store), store, DeepestBottomLeft(plain)
@@ -373,13 +428,17 @@ def steps(done: list[int], utilization: list[float]) -> TensorDict:
 
 def test_means_by_hand() -> None:
     meter = EpisodeMeter(CPU, memory=0.75)
-    meter.count(steps([0, 0], [0.5, 0.9]))  # nothing finished
+    # No episode finishes here.
+    meter.count(steps([0, 0], [0.5, 0.9]))
     assert (meter.finished.item(), meter.recent["utilization"].item()) == (0, 0.0)
-    assert meter.outcomes["utilization"].isnan()  # nobody knows
-    meter.count(steps([1, 0, 1], [0.2, 0.9, 0.6]))  # the first mean stands as it is: (0.2 + 0.6) / 2
+    # Nobody knows the mean yet.
+    assert meter.outcomes["utilization"].isnan()
+    # The first mean is taken without decay: (0.2 + 0.6) / 2.
+    meter.count(steps([1, 0, 1], [0.2, 0.9, 0.6]))
     assert (meter.finished.item(), meter.recent["utilization"].item()) == (2, pytest.approx(0.4))
     assert torch.equal(meter.outcomes["utilization"], meter.recent["utilization"])
-    meter.count(steps([0, 1], [0.9, 0.8]))  # 0.75 · 0.4 + 0.25 · 0.8
+    # The mean is 0.75 · 0.4 + 0.25 · 0.8.
+    meter.count(steps([0, 1], [0.9, 0.8]))
     assert (meter.finished.item(), meter.recent["utilization"].item()) == (3, pytest.approx(0.5))
     meter.count(steps([0], [0.1]))
     assert (meter.finished.item(), meter.recent["utilization"].item()) == (3, pytest.approx(0.5))
@@ -401,7 +460,8 @@ def test_several_names_by_hand() -> None:
     assert {name: value.item() for name, value in meter.recent.items()} == pytest.approx(
         {"success": 1 / 3, "collided": 2 / 3}
     )
-    meter.count(worlds([[0, 0], [0, 1]], [[1, 1], [0, 1]], [[1, 1], [1, 0]]))  # halfway to 1, and to 0
+    # The means go halfway to 1, and halfway to 0.
+    meter.count(worlds([[0, 0], [0, 1]], [[1, 1], [0, 1]], [[1, 1], [1, 0]]))
     assert meter.finished.item() == 4
     assert {name: value.item() for name, value in meter.recent.items()} == pytest.approx(
         {"success": 2 / 3, "collided": 1 / 3}
@@ -418,7 +478,10 @@ NAMES = "utilization", "success"
 
 
 def seen(done: list[int], utilization: list[float]) -> TensorDict:
-    """Steps with both names; a success is a bin that is more than half full."""
+    """Return steps with both names.
+
+    A success is a bin that is more than half full.
+    """
     made = steps(done, utilization)
     return made.set("success", made["utilization"] > 0.5)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from lightning.pytorch import LightningModule, Trainer
 from tests.evaluation.counting_env import CountingEnv
 from tests.training.crossing_worlds import always, marine_env
 from tests.training.tiny import data, packing_env, trainer
-from torchrl_gpu.envs import MarineNavEnv
+from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.packing.items import CutBoxes, OrderBoxes
 from torchrl_gpu.evaluation.episodes import EpisodeSuite
 from torchrl_gpu.evaluation.marine.published import V2_TEST, V3_TEST, published_for
@@ -48,7 +49,7 @@ def test_every_stage_has_its_episodes() -> None:
     module = connected(CountingEnv(4, seed=1), data)
     assert len(data.train_dataloader()) == 11
     loaders = data.val_dataloader(), data.test_dataloader(), data.predict_dataloader()
-    suites = [suite for loader in loaders for suite in loader]
+    suites = list(chain.from_iterable(loaders))
     assert [suite.num_episodes for suite in suites] == [3, 7, 7]
     assert [(suite.batch_size, suite.env.seed) for suite in suites] == [(2, 5 + 2**29), (2, 5), (2, 5)]
     assert data.suite("test", 4).num_episodes == suite_of(module, "test", 4).num_episodes == 4
@@ -81,12 +82,8 @@ def test_no_sequence_of_a_pool_is_both_of_validation_and_of_test_or_training(ord
     env = packing_env(2, items=CutBoxes(1, 3, order, pool=5, seed=1_000_003), seed=9)
     module = connected(env, Episodes(num_episodes=3, num_val_episodes=3))
     suites = [suite_of(module, stage) for stage in ("validate", "test")]
-    pools = [each.item_sequences.sequences.tolist() for each in (env, *(suite.env for suite in suites))]
-    catalogues = [each.catalogue.extent[:, 0].tolist() for each in (env, *(suite.env for suite in suites))]
-    told = [
-        {tuple(tuple(sizes[row]) for row in sequence if row >= 0) for sequence in pool}
-        for pool, sizes in zip(pools, catalogues, strict=True)
-    ]
+    envs = [env] + [suite.env for suite in suites]
+    told = [orders_of(each) for each in envs]
     assert not told[0] & told[1]
     assert not told[0] & told[2]
     assert not told[1] & told[2]
@@ -103,7 +100,7 @@ def test_without_a_data_module_there_are_episodes_all_the_same() -> None:
     ("data", "kind"), [(Episodes, "BatchedEnv"), (PackingEpisodes, "PackingEnv"), (NavigationWorlds, "MarineNavEnv")]
 )
 def test_a_module_without_the_environment_that_it_wants(data: Any, kind: str) -> None:
-    with pytest.raises(ValueError, match=f"must train in a {kind}, and its env is a NoneType"):
+    with pytest.raises(ValueError, match=rf"{kind}\b.*NoneType"):
         suite_of(connected(None, data()))
 
 
@@ -124,7 +121,8 @@ class Counted(LightningModule):
         return torch.optim.SGD(self.parameters(), 0.1)
 
 
-@pytest.mark.parametrize("stop", [None, 2, 4])  # a run that ends in the middle of an epoch has ended that epoch
+# A run that ends in the middle of an epoch has ended that epoch.
+@pytest.mark.parametrize("stop", [None, 2, 4])
 def test_every_epoch_has_all_of_its_steps(stop: int | None, tmp_path: Path) -> None:
     quiet: dict[str, Any] = {"accelerator": "cpu", "logger": False, "num_sanity_val_steps": 0}
     quiet |= {"enable_progress_bar": False, "enable_model_summary": False}
@@ -139,7 +137,7 @@ def test_every_epoch_has_all_of_its_steps(stop: int | None, tmp_path: Path) -> N
     trainer = Trainer(max_epochs=3, enable_checkpointing=False, **quiet)
     trainer.fit(module, StepLoader(2), single_batch("suite"), ckpt_path=path)
     steps = [(epoch, batch) for epoch, batch in seen + module.seen if batch != "suite"]
-    assert steps == [(epoch, batch) for epoch in range(3) for batch in (1, 2)]
+    assert steps == list(product(range(3), (1, 2)))
     if stop is None:
         assert [epoch for epoch, batch in module.seen if batch == "suite"] == [0, 1, 2]
 
@@ -174,7 +172,8 @@ def test_what_the_papers_evaluate_with(version: str, test: Any) -> None:
     worlds = attached(NavigationWorlds(), trained(version))
     loaders = worlds.test_dataloader(), worlds.val_dataloader(), worlds.predict_dataloader()
     suites = [only(loader) for loader in loaders]
-    tested, validated, predicted = (suite.env for suite in suites)
+    envs = [suite.env for suite in suites]
+    tested, validated, predicted = envs
     assert published_for(tested) is test
     number = {"v2": 500, "v3": 600}[version]
     assert [suite.num_episodes for suite in suites] == [number, 60, number]
@@ -193,11 +192,13 @@ def test_as_many_worlds_are_played_as_are_asked_for(tmp_path: Path) -> None:
         played = suite.play(always(4))
         assert played.level.bincount(minlength=5).tolist() == rows
         assert played.start is not None
-        assert len(played.start.flatten(1).unique(dim=0)) == number  # no world twice
+        # No world occurs twice.
+        assert len(played.start.flatten(1).unique(dim=0)) == number
         if number != 10:
             assert all((more == start).flatten(1).all(1).any() for start in played.start)
         else:
-            assert torch.equal(every.unflatten(0, (5, 3))[:, :2].flatten(0, 1), played.start)  # the first of each row
+            # These are the first worlds of each row.
+            assert torch.equal(every.unflatten(0, (5, 3))[:, :2].flatten(0, 1), played.start)
     assert suite.pictures(9, 32).shape[0] == 3
     suite.draw(tmp_path)
     assert (tmp_path / "crossing.png").exists()
@@ -242,7 +243,7 @@ def test_scores_of_a_suite() -> None:
 
 def test_the_worlds_of_training_are_refused() -> None:
     worlds = attached(NavigationWorlds(seed=9, **SMALL), trained(seed=9))
-    with pytest.raises(ValueError, match=r"must differ from 9, .*'test': 9, 'validate': 253"):
+    with pytest.raises(ValueError, match=r"\b9\b.*'test': 9, 'validate': 253"):
         worlds.val_dataloader()
 
 
@@ -250,6 +251,21 @@ def test_bins_are_like_those_of_training() -> None:
     episodes = attached(data(), packing_env(orientations="axis", stability="support", visible_items=2))
     env = only(episodes.test_dataloader()).env
     assert (env.orientations, env.stability, env.visible_items, env.bin_size) == ("axis", "support", 2, (5.0, 5.0, 5.0))
+
+
+def orders_of(env: PackingEnv) -> set[tuple[tuple[int, ...], ...]]:
+    """Return the sequences of an environment as sizes of their boxes, cells."""
+    pool: Any = env.item_sequences
+    sizes = [tuple(each) for each in env.catalogue.extent[:, 0].tolist()]
+    orders = set()
+    for sequence in pool.sequences.tolist():
+        orders.add(tuple(sizes[row] for row in sequence if row >= 0))
+    return orders
+
+
+def sizes_of(env: PackingEnv, row: list[int]) -> list[list[float]]:
+    """Return the sides of the items of a sequence, metres."""
+    return [env.item_sizes[item, 0, :3].tolist() for item in row if item >= 0]
 
 
 def items_of(env: Any, number: int) -> list[list[int]]:
@@ -263,10 +279,12 @@ def test_training_never_sees_them(items: str) -> None:
     episodes = attached(data(num_episodes=32, num_val_episodes=32), packing_env(32, items=source))
     trained = {tuple(row) for row in items_of(episodes.trainer.lightning_module.env, 32)}
     tested = [tuple(row) for row in items_of(only(episodes.test_dataloader()).env, 32)]
-    assert len(trained & set(tested)) < 3  # chance has few short episodes in common
+    # Chance has few short episodes in common.
+    assert len(trained & set(tested)) < 3
     validated = [tuple(row) for row in items_of(only(episodes.val_dataloader()).env, 32)]
     assert len(set(validated) & set(tested)) < 3
-    assert tested == [tuple(row) for row in items_of(only(episodes.test_dataloader()).env, 32)]  # whenever asked
+    # The sequences are the same whenever they are asked for.
+    assert tested == [tuple(row) for row in items_of(only(episodes.test_dataloader()).env, 32)]
 
 
 def test_every_sequence_of_a_file_once(tmp_path: Path) -> None:
@@ -278,23 +296,23 @@ def test_every_sequence_of_a_file_once(tmp_path: Path) -> None:
         suite = only(loader())
         env = suite.env
         assert suite.num_episodes == 3
-        rows = [[item for item in row if item >= 0] for row in items_of(env, 3)]
-        assert [len(row) for row in rows] == [2, 1, 3]
-        sizes = [[(env._sizes[item, 0, :3]).tolist() for item in row] for row in rows]
+        sizes = [sizes_of(env, row) for row in items_of(env, 3)]
+        assert [len(row) for row in sizes] == [2, 1, 3]
         assert sizes == orders
 
 
 def test_sizes_in_millimetres(tmp_path: Path) -> None:
     (tmp_path / "orders.json").write_text("[[[1000, 2000, 1500]]]")
     env = only(attached(data(sequences=str(tmp_path / "orders.json"), unit="mm"), packing_env()).test_dataloader()).env
-    assert env._sizes[0, 0].tolist() == pytest.approx([1.0, 2.0, 2.0, 3.0])  # sides rounded up to cells, not the volume
+    # Sides are rounded up to cells, the volume is not.
+    assert env.item_sizes[0, 0].tolist() == pytest.approx([1.0, 2.0, 2.0, 3.0])
 
 
 def test_the_unit_is_that_of_the_boxes_that_the_run_packs(tmp_path: Path) -> None:
     (tmp_path / "orders.json").write_text("[[[300, 200, 250]]]")
     pallet = {"bin_size": (1.2, 0.8, 1.5), "resolution": (120, 80), "items": OrderBoxes()}
     env = only(attached(data(sequences=str(tmp_path / "orders.json")), packing_env(**pallet)).test_dataloader()).env
-    assert env._sizes[0, 0].tolist() == pytest.approx([0.3, 0.2, 0.25, 0.015])
+    assert env.item_sizes[0, 0].tolist() == pytest.approx([0.3, 0.2, 0.25, 0.015])
 
 
 @pytest.mark.parametrize("option", [{"unit": "mm"}, {"misfits": "skip_boxes"}])

@@ -1,4 +1,7 @@
-"""Replay: prioritised sampling against a naive twin, and what is saved beside a checkpoint."""
+"""Replay: prioritised sampling against a naive twin.
+
+And what is saved with a checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +40,14 @@ class NaiveReplay:
     """The definition: a list as a ring, sums over all of it, one item at a time."""
 
     def __init__(self, capacity: int, alpha: float, beta: float, eps: float = 1e-3) -> None:
-        self.capacity, self.alpha, self.beta, self.eps = capacity, alpha, beta, eps
+        self.capacity = capacity
+        self.alpha = alpha
+        self.beta = beta
+        self.eps = eps
         self.priority = [0.0] * capacity
-        self.cursor, self.size, self.largest = 0, 0, 1.0
+        self.cursor = 0
+        self.size = 0
+        self.largest = 1.0
 
     def extend(self, number: int) -> list[int]:
         places = []
@@ -57,7 +65,9 @@ class NaiveReplay:
 
     def empty(self) -> None:
         self.priority = [0.0] * self.capacity
-        self.cursor, self.size, self.largest = 0, 0, 1.0
+        self.cursor = 0
+        self.size = 0
+        self.largest = 1.0
 
     def update(self, index: list[int], error: list[float]) -> None:
         for i, e in zip(index, error, strict=True):
@@ -67,7 +77,9 @@ class NaiveReplay:
     def sample(self, share: list[float]) -> tuple[list[int], list[float]]:
         total, index = sum(self.priority), []
         for i, u in enumerate(share):
-            spot, below, chosen = (i + u) / len(share) * total, 0.0, 0
+            spot = (i + u) / len(share) * total
+            below = 0.0
+            chosen = 0
             while below + self.priority[chosen] <= spot and chosen < self.size - 1:
                 below += self.priority[chosen]
                 chosen += 1
@@ -114,12 +126,14 @@ def test_the_naive_twin(block: int, exponents: dict[str, float], seed: int, oper
             index = torch.from_numpy(generator.permutation(twin.size)[:number])
             rows = torch.from_numpy(generator.random(len(index)) < 0.5)
             others = [twin.priority[i] for i in range(twin.size) if i not in index[rows].tolist()]
-            if any(others):  # else there is nothing left to draw
+            # Without others there is nothing left to draw.
+            if any(others):
                 ours.sampler.leave_out(index, rows)
                 twin.leave_out(index.tolist(), rows.tolist())
         elif operation == "reload":
             state = {name: value.clone() for name, value in ours.sampler.state_dict().items()}
-            ours.sampler.update_priority(torch.arange(10), torch.rand(10))  # another's
+            # These priorities are of another one.
+            ours.sampler.update_priority(torch.arange(10), torch.rand(10))
             ours.sampler.load_state_dict(state)
         else:
             batch, share = sampled(ours, seed)
@@ -127,7 +141,8 @@ def test_the_naive_twin(block: int, exponents: dict[str, float], seed: int, oper
             assert batch["index"].tolist() == index
             assert batch["priority_weight"].tolist() == pytest.approx(weight, rel=1e-5)
             if operation == "update":
-                error = {i: float(generator.random() * 3) for i in set(index)}  # one transition has one error
+                # One transition has one error.
+                error = {i: float(generator.random() * 3) for i in set(index)}
                 ours.update_priority(batch["index"], torch.tensor([[error[i]] for i in index], dtype=torch.float64))
                 twin.update(index, [error[i] for i in index])
     sampler = ours.sampler
@@ -142,14 +157,16 @@ def test_importance_weights_by_hand() -> None:
     sampler.update_priority(torch.arange(3), torch.tensor([1.0, 1.0, 2.0]))
     index, info = sampler.sample(range(3), 400)  # type: ignore[arg-type]  # of the storage only the length is used
     assert torch.equal(info["priority_weight"], torch.where(index == 2, 0.5, 1.0))
-    assert torch.bincount(index).tolist() == [100, 100, 200]  # stratified: exactly by chance
+    # Draws are stratified, so the counts are exact.
+    assert torch.bincount(index).tolist() == [100, 100, 200]
 
 
 def test_the_ring_wraps_around() -> None:
     replay = prioritized(capacity=5, batch_size=64)
     replay.extend(transitions(0, 4))
     replay.update_priority(torch.arange(4), torch.full((4,), 9.0))
-    replay.extend(transitions(4, 3))  # takes the places 4, 0 and 1
+    # They take the places 4, 0 and 1.
+    replay.extend(transitions(4, 3))
     assert len(replay) == 5
     batch = replay.sample()
     assert set(batch["obs"].flatten().tolist()) == {2.0, 3.0, 4.0, 5.0, 6.0}
@@ -160,7 +177,8 @@ def test_the_ring_wraps_around() -> None:
 @pytest.mark.parametrize("is_prioritized", [False, True])
 def test_nothing_is_read_back(is_prioritized: bool, is_masked: bool) -> None:
     replay = replay_buffer(32, 8, CPU, prioritized=is_prioritized, masked=is_masked)
-    replay.extend(transitions(0, 20))  # the first write allocates
+    # The first write allocates.
+    replay.extend(transitions(0, 20))
     more = [transitions(20 + 5 * i, 5) for i in range(6)]
     with NoHostReads():
         for chunk in more:
@@ -188,10 +206,12 @@ def drawn(replay: TensorDictReplayBuffer, batches: int = 20) -> set[float]:
 def test_what_is_left_out_is_never_drawn(is_prioritized: bool, shape: tuple[int, ...]) -> None:
     replay = masked(is_prioritized)
     index = replay.extend(transitions(0, 6))
-    rows = torch.tensor([1, 0, 0, 1, 0, 1]).bool()  # the first and the last are the ends of the sums
+    # The first and the last row are the ends of the sums.
+    rows = torch.tensor([1, 0, 0, 1, 0, 1]).bool()
     replay.sampler.leave_out(index, rows.reshape(shape))
     assert drawn(replay, 200) == {1.0, 2.0, 4.0}
-    assert torch.equal(replay.storage[:6]["obs"], transitions(0, 6)["obs"])  # though it is there
+    # The rows are stored, though they are not drawn.
+    assert torch.equal(replay.storage[:6]["obs"], transitions(0, 6)["obs"])
 
 
 @pytest.mark.parametrize("number", [0.0, 1 - 2**-53])
@@ -226,30 +246,39 @@ def test_a_place_that_was_left_out_is_drawn_when_it_is_written_again(is_prioriti
     index = replay.extend(transitions(0, 5))
     replay.sampler.leave_out(index, torch.tensor([1, 1, 0, 1, 0]).bool())
     assert drawn(replay) == {2.0, 4.0}
-    index = replay.extend(transitions(5, 2))  # takes the places 0 and 1
+    # They take the places 0 and 1.
+    index = replay.extend(transitions(5, 2))
     assert drawn(replay) == {2.0, 4.0, 5.0, 6.0}
     replay.sampler.leave_out(index, torch.tensor([False, True]))
     assert drawn(replay) == {2.0, 4.0, 5.0}
 
 
-CHANGES: dict[str, Callable[[TensorDictReplayBuffer], object]] = {
-    "extend": lambda replay: replay.extend(transitions(8, 2)),
-    "add": lambda replay: replay.add(transitions(8, 1)[0]),
-    "leave_out": lambda replay: replay.sampler.leave_out(torch.tensor([4, 5]), torch.tensor([True, False])),
-    "update_priority": lambda replay: replay.update_priority(torch.tensor([1, 6]), torch.tensor([9.0, 3.0])),
-    "load_state_dict": lambda replay: replay.sampler.load_state_dict(
-        {"priority": torch.arange(10.0).double(), "largest": torch.tensor(9.0).double()}
-    ),
-    "empty": lambda replay: (replay.empty(), replay.extend(transitions(0, 4))),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_sums_are_those_of_the_priorities_as_they_are(change: str) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda replay: replay.extend(transitions(8, 2)), id="extend"),
+        pytest.param(lambda replay: replay.add(transitions(8, 1)[0]), id="add"),
+        pytest.param(
+            lambda replay: replay.sampler.leave_out(torch.tensor([4, 5]), torch.tensor([True, False])), id="leave_out"
+        ),
+        pytest.param(
+            lambda replay: replay.update_priority(torch.tensor([1, 6]), torch.tensor([9.0, 3.0])), id="update_priority"
+        ),
+        pytest.param(
+            lambda replay: replay.sampler.load_state_dict(
+                {"priority": torch.arange(10.0).double(), "largest": torch.tensor(9.0).double()}
+            ),
+            id="load_state_dict",
+        ),
+        pytest.param(lambda replay: (replay.empty(), replay.extend(transitions(0, 4))), id="empty"),
+    ],
+)
+def test_sums_are_those_of_the_priorities_as_they_are(change: Callable[[TensorDictReplayBuffer], object]) -> None:
     replay = masked(True, batch_size=8)
     replay.extend(transitions(0, 8))
-    sampled(replay, 0)  # makes the sums
-    CHANGES[change](replay)
+    # The first sample makes the sums.
+    sampled(replay, 0)
+    change(replay)
     other = DevicePrioritySampler(10)
     other.load_state_dict(replay.sampler.state_dict())
     torch.manual_seed(7)
@@ -259,7 +288,10 @@ def test_sums_are_those_of_the_priorities_as_they_are(change: str) -> None:
 
 
 def test_sums_are_restored_as_they_were_rounded() -> None:
-    """A sum that is made anew may be rounded otherwise, on another device above all, and draw another transition."""
+    """Sums are restored, not computed again.
+
+    A sum that is made anew may be rounded otherwise, on another device above all, and draw another transition.
+    """
     saved, loaded = DevicePrioritySampler(300), DevicePrioritySampler(300)
     saved.extend(torch.arange(300))
     state = {name: value.clone() for name, value in saved.state_dict().items()}
@@ -352,34 +384,53 @@ def test_a_uniform_replay_becomes_a_prioritized_one(tmp_path: Path) -> None:
 
 
 OBS = Entry(torch.float32, (1,), Bounds(0, 100))
-POISON: dict[str, tuple[dict[str, Any], str]] = {
-    "another size": ({"capacity": 20}, "for 20 transitions, where this run keeps 10"),
-    "no capacity": ({"capacity": None}, "no capacity in it"),
-    "a size below": ({"size": -1}, "size must be at least 0; got -1"),
-    "a size above": ({"size": 11}, "size must be at most 10; got 11"),
-    "a word for a size": ({"size": "5"}, "size must be a whole number, at least 0; got '5'"),
-    "a tensor for a capacity": ({"capacity": torch.ones(2)}, "capacity must be a whole number, at least 0; got Tensor"),
-    "a cursor below": ({"writer": {"_cursor": -5, "_write_count": 0}}, "writer _cursor must be at least 0; got -5"),
-    "a cursor above": ({"writer": {"_cursor": 11, "_write_count": 0}}, "writer _cursor must be at most 10; got 11"),
-    "no cursor": ({"writer": {}}, "writer must have .*_cursor.* is {}"),
-    "no transitions": ({"transitions": 3}, "mapping of names to tensors.* 3"),
-    "a value": (
-        {"transitions": {"obs": torch.tensor([[1.0], [2], [-3], [4], [5]])}},
-        r"obs must be from 0 to 100; got -3 at \[2, 0\]",
-    ),
-    "another length": ({"transitions": {"obs": torch.ones(4, 1)}}, r"obs must have shape \(5, 1\); got \(4, 1\)"),
-    "an entry too long": (
-        {"transitions": {"obs": torch.ones(5, 1), "more": torch.ones(7)}},
-        "entries are not of 5 transitions: ",
-    ),
-    "a priority below": ({"priority": -1.0}, "priority must be from 0 to 1e.100; got -1 at"),
-    "no number": ({"priority": float("nan")}, "priority must be from 0 to 1e.100; got nan at"),
-}
 
 
-@pytest.mark.parametrize("kind", POISON)
-def test_a_replay_that_no_run_could_have_written(tmp_path: Path, kind: str) -> None:
-    changes, message = POISON[kind]
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        pytest.param({"capacity": 20}, "for 20 transitions, where this run keeps 10", id="another size"),
+        pytest.param({"capacity": None}, "no capacity in it", id="no capacity"),
+        pytest.param({"size": -1}, "size must be at least 0; got -1", id="a size below"),
+        pytest.param({"size": 11}, "size must be at most 10; got 11", id="a size above"),
+        pytest.param({"size": "5"}, "size must be a whole number, at least 0; got '5'", id="a word for a size"),
+        pytest.param(
+            {"capacity": torch.ones(2)},
+            "capacity must be a whole number, at least 0; got Tensor",
+            id="a tensor for a capacity",
+        ),
+        pytest.param(
+            {"writer": {"_cursor": -5, "_write_count": 0}},
+            "writer _cursor must be at least 0; got -5",
+            id="a cursor below",
+        ),
+        pytest.param(
+            {"writer": {"_cursor": 11, "_write_count": 0}},
+            "writer _cursor must be at most 10; got 11",
+            id="a cursor above",
+        ),
+        pytest.param({"writer": {}}, "writer must have .*_cursor.* is {}", id="no cursor"),
+        pytest.param({"transitions": 3}, "mapping of names to tensors.* 3", id="no transitions"),
+        pytest.param(
+            {"transitions": {"obs": torch.tensor([[1.0], [2], [-3], [4], [5]])}},
+            r"obs must be from 0 to 100; got -3 at \[2, 0\]",
+            id="a value",
+        ),
+        pytest.param(
+            {"transitions": {"obs": torch.ones(4, 1)}},
+            r"obs must have shape \(5, 1\); got \(4, 1\)",
+            id="another length",
+        ),
+        pytest.param(
+            {"transitions": {"obs": torch.ones(5, 1), "more": torch.ones(7)}},
+            "entries are not of 5 transitions: ",
+            id="an entry too long",
+        ),
+        pytest.param({"priority": -1.0}, "priority must be from 0 to 1e.100; got -1 at", id="a priority below"),
+        pytest.param({"priority": float("nan")}, "priority must be from 0 to 1e.100; got nan at", id="no number"),
+    ],
+)
+def test_a_replay_that_no_run_could_have_written(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     replay = replay_buffer(10, 4, CPU, prioritized=True)
     replay.extend(transitions(0, 5))
     save_replay(replay, tmp_path / "x.pt")

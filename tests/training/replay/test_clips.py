@@ -23,7 +23,10 @@ CPU = torch.device("cpu")
 
 
 class NumberedEnv(EpisodicEnv):
-    """Episodes of random lengths, short ones among them; each picture says environment, episode and step."""
+    """Episodes of random lengths, short ones among them.
+
+    Each picture shows environment, episode and step.
+    """
 
     def __init__(self, num_envs: int = 3, odds: float = 0.2, seed: int | None = 0, device: str = "cpu") -> None:
         self.odds = odds
@@ -68,7 +71,10 @@ def policy(state: Any) -> Any:
 
 
 class Played:
-    """A rollout into a replay, and beside it every transition with its clips, in the order in which it was added."""
+    """A rollout into a replay, and every transition with its clips.
+
+    In the order in which they were added.
+    """
 
     def __init__(self, capacity: int = 40, n_steps: int = 1, **options: Any) -> None:
         torch.manual_seed(0)
@@ -108,7 +114,8 @@ def test_clips_are_those_that_were_played(n_steps: int, prioritized: bool) -> No
                 played.env.restore(part, played.replay)
             for row in batch.unbind(0):
                 place = tuple(row["frame_at"][:2].tolist())
-                true = known[place]  # a KeyError: it was overwritten
+                # A KeyError would mean that the frame was overwritten.
+                true = known[place]
                 for a, b in ((row, true), (row["next"], true["next"])):
                     assert torch.equal(a["clip"], b["clip"])
                 assert torch.equal(row["action"], true["action"])
@@ -130,7 +137,8 @@ def test_clips_cross_no_episode_and_no_environment() -> None:
 
 
 def test_transitions_that_have_lost_frames_are_never_drawn() -> None:
-    played = Played(env={"odds": 0.7})  # so short that there are far more frames than room
+    # Episodes are so short that there are far more frames than room.
+    played = Played(env={"odds": 0.7})
     twin = NumberedEnv(odds=0.7)
     played.twin, played.naive = twin, Rollout(twin, ["clip", *clips.STORED_KEYS], 1, 0.9)
     for _ in range(30):
@@ -230,12 +238,12 @@ def test_what_is_held_begins_and_ends_where_the_ring_does() -> None:
         "first": torch.tensor([0]),
     }
     store.load_state_dict(ring)
-    shown = torch.tensor(
-        [[0, 1, 0], [0, 2, 0], [0, 3, 2], [0, 4, 2], [0, 5, 1]]
-    )  # environment, number, pictures before
+    # Columns: environment, number, pictures before.
+    shown = torch.tensor([[0, 1, 0], [0, 2, 0], [0, 3, 2], [0, 4, 2], [0, 5, 1]])
     # pictures 2 to 5 are there: 1 is overwritten, as is what 3 begins with; what follows 5 has not come
     assert store.has(shown, shown + torch.tensor([0, 1, 0])).tolist() == [False, True, False, True, False]
-    store.load_state_dict(ring | {"first": torch.tensor([3])})  # nor are those from before its first
+    # Frames from before the first of a lane are not restored either.
+    store.load_state_dict(ring | {"first": torch.tensor([3])})
     assert store.has(shown, shown + torch.tensor([0, 1, 0])).tolist() == [False, False, False, False, False]
 
 
@@ -263,7 +271,7 @@ def test_frames_that_do_not_fit_are_staged(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("torchrl_gpu.training.replay.clips.place", lambda *given: CPU)
     store = FrameStore(2, 5, torch.Size((3, 4, 4)), torch.device("meta"))
     assert store.staged
-    assert store._frames.device == CPU
+    assert store.pictures.device == CPU
     replay = ClipReplay(4, CPU, storage="host")
     replay.codec_for(NumberedEnv())
     assert replay.num_bytes == 0
@@ -271,7 +279,7 @@ def test_frames_that_do_not_fit_are_staged(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_environment_and_replay_must_fit() -> None:
     env = DishwashingEnv(2, device="cpu")
-    with pytest.raises(ValueError, match=r"ClipReplay: .* must show clips"):
+    with pytest.raises(ValueError, match=r"ClipReplay: .*clips"):
         ClipReplay(4, CPU).codec_for(env)
     env = DishwashingEnv(2, observe_as="video", device="cpu")
     with pytest.raises(ValueError, match=r"DeviceReplay: .*torchrl_gpu.training.ClipReplay"):

@@ -1,4 +1,7 @@
-"""Compiled losses: as the operators give them, in whole runs and resumed ones; and what cannot compile runs plainly."""
+"""Compiled losses are as the operators give them.
+
+In whole runs and resumed ones, and what cannot compile runs plainly.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses import FakeTensorMode
+from torch.nn.utils import parameters_to_vector
 from torch.optim import Optimizer
 
 from tests.native.compilers import need_torch_compile
@@ -41,7 +45,10 @@ def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def compiles_to(function: Callable[[list[Tensor]], list[Tensor]], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compiled functions give what `function` makes of losses, errors and gradients, in this order."""
+    """Let compiled functions give what `function` makes of the results.
+
+    It is given losses, errors and gradients, in this order.
+    """
     monkeypatch.setattr(torch, "compile", lambda module, **options: lambda *given: function(module(*given)))
 
 
@@ -74,7 +81,8 @@ def test_it_gives_what_operators_give_and_draws_what_they_draw(
             ends.append([*found.values(), rows["td_error"], *gradients, torch.get_rng_state().float()])
             with torch.no_grad():
                 for weight in weights:
-                    weight.mul_(1.1)  # as an update would
+                    # Weights change, as in an update.
+                    weight.mul_(1.1)
         for ours, theirs in zip(*ends, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=2e-2 if mixed else 1e-4, atol=1e-3 if mixed else 1e-6)
     assert compiled.proven
@@ -93,18 +101,24 @@ def test_a_run_is_that_of_operators_and_resumes_to_the_last_bit(tmp_path: Path) 
     assert differences(everything(last(tmp_path / "whole")), everything(halves)) == []
 
 
-@pytest.mark.soak  # which takes a minute
+# This takes a minute.
+@pytest.mark.soak
 def test_the_compiler_of_this_machine_gives_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     need_torch_compile()
     torch.compiler.reset()
-    plain, compiled = (fit(module(torch_compile=way), tmp_path / str(way), 4) for way in (False, True))
+    plain = fit(module(torch_compile=False), tmp_path / str(False), 4)
+    compiled = fit(module(torch_compile=True), tmp_path / str(True), 4)
     assert warned not in caplog.text
     assert_learned_alike(plain, compiled)
 
 
 def assert_learned_alike(one: nn.Module, other: nn.Module) -> None:
-    """Adam makes much of gradients that are nearly zero, so that weights are compared with the way that they went."""
-    begin, *ends = (torch.cat([weight.flatten() for weight in each.parameters()]) for each in (module(), one, other))
+    """Assert that weights moved alike.
+
+    Adam makes much of gradients that are nearly zero, so weights are compared with the way that they went.
+    """
+    begin = parameters_to_vector(module().parameters())
+    ends = [parameters_to_vector(each.parameters()) for each in (one, other)]
     assert (ends[0] - ends[1]).norm() < 0.02 * (ends[0] - begin).norm()
 
 
@@ -166,9 +180,11 @@ def test_what_fails_later_goes_on_plainly(monkeypatch: pytest.MonkeyPatch, caplo
     compiled = CompiledLosses(agent)
     for batch in batches(name, 4):
         torch.testing.assert_close(compiled(batch.clone())["value"], agent.losses(batch)["value"])
-    assert len(calls) == 3  # the trial, a call, and one that fails
+    # The calls are the trial, one that works, and one that fails.
+    assert len(calls) == 3
     assert caplog.text.count(warned) == 1
-    with pytest.raises(AttributeError):  # what is wrong with a batch is told as ever
+    # A faulty batch raises the same error as without compiling.
+    with pytest.raises(AttributeError):
         compiled(batch.exclude("action"))
 
 
@@ -245,15 +261,18 @@ def gradients_of(weights: list[Tensor]) -> list[list[float]]:
 
 def scaler_of(scale: float) -> torch.amp.GradScaler:
     scaler = torch.amp.GradScaler("cpu", init_scale=scale)
-    scaler.scale(torch.ones(()))  # makes its tensor
+    # The first call makes the scaler's tensor.
+    scaler.scale(torch.ones(()))
     return scaler
 
 
 @pytest.mark.parametrize(("most", "scale", "left"), [(2.5, None, 0.5), (6.0, None, 1.0), (2.5, 64.0, 0.5)])
 def test_by_hand(most: float, scale: float | None, left: float) -> None:
     large = scale or 1.0
-    weights = weights_with([3.0 * large, 0.0], [4.0 * large])  # norm 5, once unscaled
-    weights.append(nn.Parameter(torch.zeros(2)))  # without a gradient
+    # Their norm is 5, once they are unscaled.
+    weights = weights_with([3.0 * large, 0.0], [4.0 * large])
+    # One weight has no gradient.
+    weights.append(nn.Parameter(torch.zeros(2)))
     clip_gradients(weights, most, None if scale is None else scaler_of(scale))
     assert gradients_of(weights) == [[pytest.approx(3.0 * large * left), 0.0], [pytest.approx(4.0 * large * left)]]
 

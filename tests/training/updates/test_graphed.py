@@ -1,4 +1,7 @@
-"""Graphed updates: the same as the plain loop, replay after replay, whatever is changed in between."""
+"""Graphed updates are the same as the plain loop.
+
+Replay after replay, whatever is changed in between.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.updates.graphed import GraphedUpdate
 from torchrl_gpu.training.updates.optimizers import set_capturable
 
-RATE = 2**-9  # the same number as float32 and as float64
+# This is the same number as float32 and as float64.
+RATE = 2**-9
 MAX_NORM = 0.5
 each_agent = pytest.mark.parametrize("name", AGENTS)
 # Of those that compute on a CPU, only the fused ones read learning rate and steps where a graph would.
@@ -63,7 +67,10 @@ def agent_of(name: str, **changes: Any) -> Agent:
 
 
 def optimizer_of(agent: Agent, make: Callable[..., Optimizer] = Adam) -> Optimizer:
-    """A group for each loss; the second learns at another rate."""
+    """An optimizer with a group for each loss.
+
+    The second learns at another rate.
+    """
     optimizer = make([{"params": weights} for weights in agent.parameter_groups.values()])
     for group in optimizer.param_groups[1:]:
         group["lr"] /= 4
@@ -72,7 +79,10 @@ def optimizer_of(agent: Agent, make: Callable[..., Optimizer] = Adam) -> Optimiz
 
 @cache
 def transitions(name: str) -> TensorDictBase:
-    """Of robots that explore; some do not count."""
+    """Return transitions of robots that explore.
+
+    Some do not count.
+    """
     agent, env = agent_of(name, exploration=EpsilonGreedy(1.0)), marine_env("v2" if name in DISCRETE else "v3")
     rollout = Rollout(env, env.stored_keys, 3, agent.gamma, group=agent.space.group)
     torch.manual_seed(5)
@@ -168,7 +178,8 @@ def test_gradients_are_clipped_where_asked() -> None:
             update(batch.clone(), number)
         moves = [(now - was).norm() for now, was in zip(agent.parameters_to_train, before, strict=True)]
         ends.append(torch.stack(moves).norm().item())
-    assert ends[1] < 3 * 3 * 1e-3 * 1.001  # three groups, three updates
+    # There are three groups and three updates.
+    assert ends[1] < 3 * 3 * 1e-3 * 1.001
     assert ends[0] > 0.1
 
 
@@ -267,7 +278,7 @@ def test_changes_between_updates_count(change: Callable[[Pair, int], None], grap
 def test_batches_of_another_size_or_with_fewer_keys_count() -> None:
     made = Counting()
     pair, rows = Pair("DQN", made), batches("DQN", 9)
-    halves = [half for batch in rows[3:5] for half in batch.split(8)]
+    halves = [*rows[3].split(8), *rows[4].split(8)]
     fewer = [batch.exclude("priority_weight") for batch in rows[7:]]
     for batch in [*rows[:3], *halves, *rows[5:7], *fewer]:
         pair.update(batch)
@@ -277,11 +288,11 @@ def test_batches_of_another_size_or_with_fewer_keys_count() -> None:
 def fails(body: Body, device: torch.device) -> Graph:
     with generators_kept(device):
         body()
-    raise RuntimeError("GraphedUpdate: want losses; got aten._local_scalar_dense:\nit waits")
+    raise RuntimeError("GraphedUpdate: the losses use aten._local_scalar_dense:\nit waits")
 
 
 BROKEN = {
-    fails: "GraphedUpdate: want losses; got aten._local_scalar_dense: it waits; operators are launched one by one",
+    fails: "GraphedUpdate: the losses use aten._local_scalar_dense: it waits; operators are launched one by one",
     fails_at_launch: "GraphedUpdate: CUDA error: out of memory CUDA kernel errors might be reported elsewhere;",
     stands_still: "GraphedUpdate: the graph differs from its operators one by one in how weights have moved; operators"
     " are launched one by one instead",
@@ -341,10 +352,12 @@ def test_an_optimizer_that_counts_on_the_host_steps_without_a_graph(caplog: pyte
 
 def test_under_autocast_replays_cast_weights_anew() -> None:
     def trained(by_graphs: bool) -> dict[str, Any]:
-        agent = agent_of("IQN", targets=PeriodicTargets(2))  # moved outside of the graph, which clears the cache
+        # Targets move outside of the graph, which clears the cache.
+        agent = agent_of("IQN", targets=PeriodicTargets(2))
 
         def losses(batch: TensorDictBase) -> dict[str, Tensor]:
-            found, error = agent._losses(batch)  # `losses` would clear it, too
+            # `losses` would clear the cache, too.
+            found, error = agent._losses(batch)
             batch.set("td_error", error[:, None])
             return found
 
@@ -352,7 +365,8 @@ def test_under_autocast_replays_cast_weights_anew() -> None:
         update = graphed(agent, optimizer, losses=losses) if by_graphs else eager(agent, optimizer)
         with torch.autocast("cpu", dtype=torch.bfloat16):
             for number, batch in enumerate(batches("IQN", 5), 1):
-                agent.policy(batch.copy())  # leaves cast weights in the cache
+                # The policy leaves cast weights in the cache.
+                agent.policy(batch.copy())
                 torch.manual_seed(number)
                 update(batch, number)
         return everything_of(agent, optimizer)
@@ -467,7 +481,8 @@ def test_a_call_is_one_graph_launch() -> None:
         torch.cuda.synchronize()
     calls = [event.name for event in profile.events() if event.name.startswith("cu")]
     assert calls.count("cudaGraphLaunch") == 1
-    assert len([name for name in calls if "LaunchKernel" in name or "Memcpy" in name]) < 40  # the batch in, losses out
+    # The batch goes in, and the losses come out.
+    assert len([name for name in calls if "LaunchKernel" in name or "Memcpy" in name]) < 40
 
 
 @pytest.mark.gpu
@@ -484,7 +499,8 @@ def test_losses_that_read_back_are_named(caplog: pytest.LogCaptureFixture) -> No
     (record,) = caplog.records
     assert "; got aten._local_scalar_dense" in record.getMessage()
     update = graphed(agent, optimizer, None)
-    for number, batch in enumerate(rows, 3):  # a broken capture does not spoil the next one
+    # A broken capture does not spoil the next one.
+    for number, batch in enumerate(rows, 3):
         update(batch, number)
     assert len(caplog.records) == 1
 

@@ -1,4 +1,7 @@
-"""Graphed learning: all updates from a rollout the same as the plain loop, whatever is changed in between."""
+"""Graphed learning is the same as the plain loop.
+
+All updates from a rollout, whatever is changed in between.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +43,16 @@ from torchrl_gpu.training.collect.rollout import Rollout
 from torchrl_gpu.training.updates.graphed import GraphedLearning
 from torchrl_gpu.training.updates.optimizers import set_capturable
 
-KINDS = ("packing", "v2", "v3")  # legal placements, robots that choose or steer; some robots take no part
-STEPS, EPOCHS, MINIBATCHES = 4, 2, 2
+# Legal placements, and robots that choose or steer: some robots take no part.
+KINDS = ("packing", "v2", "v3")
+STEPS = 4
+EPOCHS = 2
+MINIBATCHES = 2
 UPDATES = EPOCHS * MINIBATCHES
 each_kind = pytest.mark.parametrize("kind", KINDS)
 Schedule = Callable[[Optimizer], LRScheduler]
-RATES = partial(LambdaLR, lr_lambda=[lambda n: 2.0 ** -(n % 3), lambda n: 2.0 ** -(n % 5)])  # others in every call
+# Rates differ in every call.
+RATES = partial(LambdaLR, lr_lambda=[lambda n: 2.0 ** -(n % 3), lambda n: 2.0 ** -(n % 5)])
 
 
 class Followed(PPO):  # type: ignore[misc]
@@ -161,14 +168,20 @@ class Pair:
             torch.manual_seed(self.number)
             losses = learn(rows)
             assert len(losses) == UPDATES
-            assert not any(loss.requires_grad for each in losses for loss in each.values())
+            for each in losses:
+                assert not any(loss.requires_grad for loss in each.values())
             assert differences(rows.to_dict(), steps.to_dict()) == []
             state = everything_of(agent, optimizer)
-            groups = [{key: group[key] for key in group if key != "params"} for group in optimizer.param_groups]
+            groups = [settings_of(group) for group in optimizer.param_groups]
             last = None if schedule is None else (schedule.last_epoch, schedule.get_last_lr())
             metrics = {name: value.clone() for name, value in agent.metrics.items()}
             ends.append({"losses": losses, "groups": groups, "last": last, "metrics": metrics, **state})
         assert differences(*ends) == []
+
+
+def settings_of(group: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a group of an optimizer, without its weights."""
+    return {key: group[key] for key in group if key != "params"}
 
 
 @pytest.mark.parametrize(("kind", "how"), [*((kind, capture) for kind in KINDS), ("v3", None)])
@@ -190,7 +203,8 @@ def test_nothing_is_read_back(kind: str) -> None:
     first, second, *others = rollouts(kind, 3)
     with NoHostReads():
         learn(first)
-    learn(second)  # makes the graph, and looks at what its first replay gives
+    # The second call makes the graph, and checks its first replay.
+    learn(second)
     assert learn.proven
     with NoHostReads():
         for steps in others:
@@ -239,7 +253,8 @@ class Momentum(LRScheduler):
         return [rate if whole else rate / 2 for rate in self.base_lrs]
 
 
-@pytest.mark.parametrize(("period", "graphs"), [(3, 0), (2, 1)])  # otherwise in every call, and alike
+# Updates differ from call to call, and then are alike.
+@pytest.mark.parametrize(("period", "graphs"), [(3, 0), (2, 1)])
 def test_a_schedule_that_changes_momentum_in_every_call(period: int, graphs: int) -> None:
     made = Counting()
     pair = Pair("v3", made, schedule=partial(Momentum, period=period))
@@ -255,7 +270,8 @@ def test_a_schedule_that_begins_to_change_momentum_counts() -> None:
     pair.schedules[0].last_epoch = pair.schedules[1].last_epoch = 7 * UPDATES + 2  # type: ignore[union-attr]
     for steps in rollouts("v3", 6):
         pair.learn(steps)
-    assert made.made == 2  # before and behind the update that is unlike the others
+    # One graph is made before, and one after the update that differs from the others.
+    assert made.made == 2
 
 
 def test_rollouts_of_another_length_count() -> None:
@@ -272,7 +288,8 @@ def test_under_autocast_replays_are_the_plain_loop() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         for steps in rollouts("v3", 3):
             for agent in pair.agents:
-                agent.policy(steps.clone())  # leaves cast weights in the cache
+                # The policy leaves cast weights in the cache.
+                agent.policy(steps.clone())
             pair.learn(steps)
     for steps in rollouts("v3", 2):
         pair.learn(steps)
@@ -283,7 +300,7 @@ def fails(body: Body, device: torch.device) -> Graph:
     """A capture that breaks off when all has been learnt."""
     with generators_kept(device):
         body()
-    raise RuntimeError("GraphedLearning: want losses; got aten._local_scalar_dense:\nit waits")
+    raise RuntimeError("GraphedLearning: the losses use aten._local_scalar_dense:\nit waits")
 
 
 def draws_anew(body: Body, device: torch.device) -> Graph:
@@ -298,7 +315,7 @@ def draws_anew(body: Body, device: torch.device) -> Graph:
 
 
 BROKEN = {
-    fails: "GraphedLearning: want losses; got aten._local_scalar_dense: it waits",
+    fails: "GraphedLearning: the losses use aten._local_scalar_dense: it waits",
     draws_anew: "GraphedLearning: the graph differs from its operators one by one in critic",
 }
 
@@ -331,7 +348,8 @@ def test_cuda_graphs_are_the_plain_loop(kind: str) -> None:
             torch.manual_seed(number)
             each(steps.to("cuda"))
     assert learn.proven
-    ours, theirs = (everything_of(*each)["agent"] for each in ((agent, optimizer), (twin, other)))
+    ours = everything_of(*(agent, optimizer))["agent"]
+    theirs = everything_of(*(twin, other))["agent"]
     torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
 
 
@@ -349,4 +367,5 @@ def test_a_call_is_one_graph_launch() -> None:
     calls = [event.name for event in profile.events() if event.name.startswith("cu")]
     assert calls.count("cudaGraphLaunch") == 1
     others = [name for name in calls if "LaunchKernel" in name or "Memcpy" in name]
-    assert len(others) < 40 + 2 * UPDATES  # the rollout and the rates in, losses out
+    # The rollout and the rates go in, and the losses come out.
+    assert len(others) < 40 + 2 * UPDATES

@@ -189,7 +189,7 @@ def main(argv: list[str]) -> int:
 
     Where parity fails nothing is timed, and the exit status is 1.
     """
-    args = _parser().parse_args(argv)
+    args = make_parser().parse_args(argv)
     device = get_device(args.device)
     kept = keep_freed_memory()
     settings = {name: changes for name, changes in _settings(args).items() if name in args.settings}
@@ -220,7 +220,7 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def _parser() -> OneLineParser:
+def make_parser() -> OneLineParser:
     parser = OneLineParser(prog="torchrl-gpu bench", description=__doc__)
     names, add = ["bpp10", "irregular"], parser.add_argument
     add("environment", choices=["packing"], help="that is stepped")

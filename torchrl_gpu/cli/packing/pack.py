@@ -37,7 +37,7 @@ def main(argv: list[str]) -> None:
         SystemExit: The list is doubtful and `--yes` is not given, with the status `DOUBTFUL`; or a pallet does not hold
             on the road, with the status `UNSAFE`.
     """
-    args = _parser().parse_args(argv)
+    args = make_parser().parse_args(argv)
     columns = _columns(args.column)
     if args.out.exists() and not args.out.is_dir():
         raise NotADirectoryError(f"{WHERE}: --out must be a folder; got {args.out}, which is a file")
@@ -111,7 +111,7 @@ def _number_of_doubts(doubts: Sequence[str], faults: Sequence[object]) -> str:
     return " and ".join(parts)
 
 
-def _parser() -> OneLineParser:
+def make_parser() -> OneLineParser:
     parser = OneLineParser(prog=WHERE, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("list", type=Path, help="of boxes; - is standard input")
     _add_list_options(parser)

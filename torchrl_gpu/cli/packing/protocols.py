@@ -47,7 +47,7 @@ _RULE = ("stability", "margin", "max_tilt", "fallback", "friction")
 def main(argv: list[str]) -> None:
     """Run `evaluate` for a protocol, whose kind the first word says."""
     word = argv[0]
-    parser = _pallet_parser() if word == PALLETS else _protocol_parser()
+    parser = make_pallet_parser() if word == PALLETS else make_protocol_parser()
     args = parser.parse_args(argv[1:])
     if args.physics:
         load_mujoco()
@@ -60,7 +60,7 @@ def main(argv: list[str]) -> None:
     write_tables(suite, tables, args, word, started)
 
 
-def _protocol_parser() -> OneLineParser:
+def make_protocol_parser() -> OneLineParser:
     parser = OneLineParser(prog=f"{WHERE} {BOXES}", description=OF_BOXES)
     add = parser.add_argument
     protocols = ("rs", "cut1", "cut2", "discrete125", "free125")
@@ -89,7 +89,7 @@ def _protocol_parser() -> OneLineParser:
     return parser
 
 
-def _pallet_parser() -> OneLineParser:
+def make_pallet_parser() -> OneLineParser:
     parser = OneLineParser(prog=f"{WHERE} {PALLETS}", description=OF_PALLETS)
     add = parser.add_argument
     add("--protocol", required=True, choices=("repetitive", "diverse", "boards"), help="boxes and container")

@@ -235,7 +235,7 @@ class PackingEnv(BatchedEnv):
         sizes = torch.cat([sides, height, volume[..., None]], -1).float()
         return torch.cat([sizes, torch.zeros_like(sizes[:1])])
 
-    def _sizes_of(self, item_id: Tensor) -> Tensor:
+    def sizes_of(self, item_id: Tensor) -> Tensor:
         # An id outside the catalogue is no item, and −1 and M are both the last row.
         return self._sizes[item_id.clamp(-1, self.catalogue.num_items)]
 
@@ -464,7 +464,7 @@ class PackingEnv(BatchedEnv):
             "legal_mask": legal,
             "action_mask": legal.flatten(1),
             "item_mask": item_mask,
-            "item_size": self._sizes_of(item_id),
+            "item_size": self.sizes_of(item_id),
         }
         return tensordict.update(made)
 
@@ -541,7 +541,7 @@ class PackingEnv(BatchedEnv):
         out: dict[str, Tensor] = {}
         out["box_heightmap"] = s.heightmap
         out["item_id"] = s.item_id
-        out["item_size"] = self._sizes_of(s.item_id)
+        out["item_size"] = self.sizes_of(s.item_id)
         out["legal_mask"] = s.legal
         out["action_mask"] = s.legal.flatten(1)
         out["item_mask"] = self.kernels.any_legal(s.legal.flatten(0, 1)).view_as(s.item_id)

@@ -93,8 +93,8 @@ def export_policy(
     fresh = out.with_name(f".{out.name}.new")
     try:
         # The file is read back by the runtime that will use it.
-        run = _WRITERS[format](_Graph(ours), made_up(ours, 2), fresh, ours.in_keys, rows_at_once)
-        worst = max(_difference(ours, run, made_up(ours, rows)) for rows in _BATCHES)
+        run = WRITERS[format](_Graph(ours), made_up(ours, 2), fresh, ours.in_keys, rows_at_once)
+        worst = max(difference(ours, run, made_up(ours, rows)) for rows in _BATCHES)
         if not worst <= _TOLERANCE:
             raise ValueError(
                 f"export_policy: the file decides otherwise than the policy, by {worst:.3g} where {_TOLERANCE:g} is"
@@ -152,8 +152,8 @@ def _write_onnx(graph: nn.Module, example: list[Tensor], path: Path, names: list
         assert program is not None
         model = program.model_proto
     if chunk is not None:
-        _go_by_chunks(model, chunk)
-    _pack_tables(model.graph)
+        split_into_chunks(model, chunk)
+    pack_tables(model.graph)
     path.write_bytes(model.SerializeToString())
     return _open_onnx(path, names)
 
@@ -201,7 +201,7 @@ def _milliseconds(job: Callable[[], object]) -> float:
     return 1e3 * (time.perf_counter() - begun)
 
 
-def _go_by_chunks(model: ModelProto, rows: int) -> None:
+def split_into_chunks(model: ModelProto, rows: int) -> None:
     """Put the nodes of a graph into a loop over `rows` rows of the batch at a time.
 
     Initializers stay outside. A loop's plain outputs must have one shape in all turns, and the last chunk may be
@@ -273,7 +273,7 @@ def _chunk_body(graph: GraphProto, result: ValueInfoProto) -> GraphProto:
     return helper.make_graph(inside, "chunk", inputs, outputs)
 
 
-def _pack_tables(graph: GraphProto) -> None:
+def pack_tables(graph: GraphProto) -> None:
     """Store the graph's tables as the most frequent value and all others.
 
     They are bit-identical when expanded, which ONNX Runtime does once, when it opens the file.
@@ -313,7 +313,7 @@ def _pack_tables(graph: GraphProto) -> None:
         graph.node.insert(0, node)
 
 
-_WRITERS = {"onnx": _write_onnx, "pt2": _write_pt2}
+WRITERS = {"onnx": _write_onnx, "pt2": _write_pt2}
 
 
 def made_up(policy: InferencePolicy, rows: int) -> list[Tensor]:
@@ -346,7 +346,7 @@ def _scale_of(kind: torch.dtype) -> int:
     return 3 if kind.is_floating_point else 2
 
 
-def _difference(policy: InferencePolicy, run: Run, observations: list[Tensor]) -> float:
+def difference(policy: InferencePolicy, run: Run, observations: list[Tensor]) -> float:
     """Largest difference of a file's actions from the policy's.
 
     Of discrete actions, the largest loss of value.

@@ -31,7 +31,7 @@ from torchrl_gpu.system.arguments import shown, tensor, whole
 FORMAT = "torchrl_gpu packing tables, 1"
 FORMAT_OF_REFINED = "torchrl_gpu refined tables, 1"
 FORMAT_OF_WEIGHTS = "torchrl_gpu placement values, 1"
-_FOLDER = Path(__file__).parent / "weights"
+FOLDER = Path(__file__).parent / "weights"
 # Largest file.
 _MOST_BYTES = 2**26
 _FIELDS = ("format", "levels", "patches", "space", "about", "pool")
@@ -84,7 +84,7 @@ class PackingPolicy(TensorDictModuleBase):
     @classmethod
     def names(cls) -> list[str]:
         """Trained policies that come with the package, by protocol or setting."""
-        return sorted(path.stem for path in _FOLDER.glob("*.safetensors"))
+        return sorted(path.stem for path in FOLDER.glob("*.safetensors"))
 
     @classmethod
     def from_pretrained(
@@ -105,7 +105,7 @@ class PackingPolicy(TensorDictModuleBase):
         path = Path(name)
         # A name of the package goes before a file of that name.
         if str(name) in cls.names():
-            path = _FOLDER / f"{name}.safetensors"
+            path = FOLDER / f"{name}.safetensors"
         if not path.is_file():
             raise FileNotFoundError(
                 f"PackingPolicy: no file {str(name)!r}: give a path, or one of {', '.join(cls.names())}"

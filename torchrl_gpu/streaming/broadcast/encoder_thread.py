@@ -34,7 +34,7 @@ class EncoderThread:
         self._hub = hub
         self._settings = EncoderSettings(hub.fps, jpeg_quality, pipeline)
         self._logged: set[tuple[str, str]] = set()
-        self._encoders: dict[tuple[str, Codec], Encoder] = {}
+        self.encoders: dict[tuple[str, Codec], Encoder] = {}
         self._thread = threading.Thread(target=self._run, name="torchrl_gpu stream encoder", daemon=True)
         # Now, while nobody watches yet: every viewer would wait for what the thread has to load or to find out.
         for codec in CODECS.values():
@@ -60,7 +60,7 @@ class EncoderThread:
                 except Exception as error:
                     self._report(stream, "frame", error)
         finally:
-            for encoder in self._encoders.values():
+            for encoder in self.encoders.values():
                 encoder.close()
 
     def _encode(self, stream: Stream) -> None:
@@ -135,13 +135,13 @@ class EncoderThread:
         has_deltas = CODECS[codec].has_deltas
         # A codec without deltas has one encoder for all streams.
         place = (stream.name if has_deltas else "", codec)
-        if place not in self._encoders:
+        if place not in self.encoders:
             height, width = capture.pixels.shape[:2]
-            self._encoders[place] = CODECS[codec].make(width, height, self._settings)
+            self.encoders[place] = CODECS[codec].make(width, height, self._settings)
         if not has_deltas:
-            return self._encoders[place].encode(capture.pixels, bgr=capture.bgr)
+            return self.encoders[place].encode(capture.pixels, bgr=capture.bgr)
         key, stream.key_asked = stream.key_asked, False
-        packet = self._encoders[place].encode(capture.pixels, key, bgr=capture.bgr)
+        packet = self.encoders[place].encode(capture.pixels, key, bgr=capture.bgr)
         if packet.key:
             stream.key_at = time.monotonic()
             self._hub.metrics.key_frames.labels(stream.label).inc()
@@ -149,7 +149,7 @@ class EncoderThread:
 
     def _close_encoders(self, stream: Stream, *codecs: Codec) -> None:
         for codec in codecs:
-            encoder = self._encoders.pop((stream.name, codec), None)
+            encoder = self.encoders.pop((stream.name, codec), None)
             if encoder is not None:
                 encoder.close()
 

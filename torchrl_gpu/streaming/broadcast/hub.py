@@ -103,7 +103,7 @@ class Hub:
         self._dropped_published: dict[str, int] = {}
         self._announced_state = self.state
         self._announced_point = 0
-        self._state_at = -math.inf
+        self.state_at = -math.inf
         self.metrics.registry.register(self)
 
     # -- what the producer calls, in any thread ------------------------------------------------------------------------
@@ -370,9 +370,9 @@ class Hub:
         What is held back goes with the next tick.
         """
         now = time.monotonic()
-        if self.state is not self._announced_state and now - self._state_at >= _STATE_SPACING:
+        if self.state is not self._announced_state and now - self.state_at >= _STATE_SPACING:
             self._announced_state = self.state
-            self._state_at = now
+            self.state_at = now
             self.broadcast(protocol.text_message("state", state=self.state))
 
     def _new_stream(self, name: str, title: str) -> Stream:

@@ -126,9 +126,9 @@ def parse(text: str, stream: str = "main", codec: Codec = STILLS) -> Message:
         raise ProtocolError("a message must be a JSON object") from None
     if not isinstance(fields, dict):
         raise ProtocolError("a message must be a JSON object")
-    reader = _READERS.get(str(fields.get("type")))
+    reader = VIEWER_MESSAGES.get(str(fields.get("type")))
     if reader is None:
-        raise ProtocolError(f"the type of a message must be one of {', '.join(_READERS)}")
+        raise ProtocolError(f"the type of a message must be one of {', '.join(VIEWER_MESSAGES)}")
     return reader({"codec": codec, **fields}, stream)
 
 
@@ -299,7 +299,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 # What a viewer may send, by type.
-_READERS: dict[str, Callable[[Fields, str], Message]] = {
+VIEWER_MESSAGES: dict[str, Callable[[Fields, str], Message]] = {
     "ack": _read_ack,
     "watch": read_watch,
     "pause": _read_pause,

@@ -62,7 +62,7 @@ class JpegEncoder:
     def __init__(self, settings: EncoderSettings) -> None:
         self._quality = settings.jpeg_quality
         self._pipeline = settings.pipeline
-        self._own_pipeline: Future[GpuFramePipeline] | None = None
+        self.own_pipeline: Future[GpuFramePipeline] | None = None
 
     def encode(self, rgb: Frame, key_frame: bool = False, *, bgr: bool = False) -> Packet:
         pipeline = self._pipeline
@@ -73,8 +73,8 @@ class JpegEncoder:
         return Packet(pipeline.encode_jpeg(rgb, self._quality, bgr=bgr), True)
 
     def close(self) -> None:
-        if self._own_pipeline is not None:
-            self._own_pipeline.add_done_callback(_close_pipeline)
+        if self.own_pipeline is not None:
+            self.own_pipeline.add_done_callback(_close_pipeline)
 
     def _pipeline_of(self, device: torch.device) -> GpuFramePipeline | None:
         """Return a pipeline of the encoder's own for frames on a device.
@@ -82,11 +82,11 @@ class JpegEncoder:
         It is None while the pipeline is being made. That may include a self-test of NVJPEG, which takes minutes on a
         new machine. So it has a thread of its own, and OpenCV encodes until then.
         """
-        if self._own_pipeline is None:
-            self._own_pipeline = Future()
-            arguments = (self._own_pipeline, device)
+        if self.own_pipeline is None:
+            self.own_pipeline = Future()
+            arguments = (self.own_pipeline, device)
             threading.Thread(target=_make_pipeline, args=arguments, name="torchrl_gpu nvjpeg", daemon=True).start()
-        return self._own_pipeline.result() if self._own_pipeline.done() else None
+        return self.own_pipeline.result() if self.own_pipeline.done() else None
 
 
 def _make_pipeline(made: Future[GpuFramePipeline], device: torch.device) -> None:

@@ -25,7 +25,7 @@ _MAX_BITRATE = 2**31 - 1
 
 _LOG = logging.getLogger(__name__)
 # Codecs that have replaced another, which is logged once in a process.
-_WARNED: set[str] = set()
+WARNED: set[str] = set()
 
 
 class H264Encoder:
@@ -135,8 +135,8 @@ class H264Encoder:
         if len(self._codecs) < 2:
             return False
         self._codecs = self._codecs[1:]
-        if self._codecs[0] not in _WARNED:
-            _WARNED.add(self._codecs[0])
+        if self._codecs[0] not in WARNED:
+            WARNED.add(self._codecs[0])
             _LOG.warning("H264Encoder: %s; %s encodes instead", error, self._codecs[0])
         return True
 

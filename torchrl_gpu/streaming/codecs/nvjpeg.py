@@ -48,7 +48,7 @@ class NvJpeg:
         self.device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         problems = []
-        for name, backend in (_backends(device) if backends is None else backends).items():
+        for name, backend in (installed_backends(device) if backends is None else backends).items():
             self.backend = name
             self._encode = backend
             # A backend may end the process, so those that are installed have a self-test in another one first.
@@ -127,7 +127,7 @@ def self_test(name: str, device: str) -> str:
     """Return why a backend encodes nothing on a device, "" if it does."""
     there = usable(device)
     try:
-        NvJpeg(there, {name: _backends(there)[name]})
+        NvJpeg(there, {name: installed_backends(there)[name]})
     except RuntimeError as error:
         return str(error).removeprefix(f"{name}: ")
     return ""
@@ -147,7 +147,7 @@ def planar(frames: Tensor | Sequence[Tensor], device: torch.device, *, bgr: bool
 _encoder_thread = functools.cache(functools.partial(ThreadPoolExecutor, 1, thread_name_prefix="nvjpeg"))
 
 
-def _backends(device: torch.device) -> dict[str, Backend]:
+def installed_backends(device: torch.device) -> dict[str, Backend]:
     return {"torchcodec": torchcodec, "torchvision": torchvision} if device.type == "cuda" else {}
 
 

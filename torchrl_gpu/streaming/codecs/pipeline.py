@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 # Backends that have failed, which is logged once in a process.
-_WARNED: set[str] = set()
+WARNED: set[str] = set()
 # For messages.
 _BATCH = "frames N×H×W×C, of uint8 with 1, 3 or 4 channels or of float32 or float16 with 1, or a list of frames"
 
@@ -211,8 +211,8 @@ def _encode_by_nvjpeg(nvjpeg: NvJpeg, frames: Frame | Sequence[Frame], quality: 
         return nvjpeg.encode(frames, quality, bgr=bgr)  # type: ignore[arg-type]
     except Exception as error:
         # In the middle of a run a library or a driver may raise anything.
-        if nvjpeg.backend not in _WARNED:
-            _WARNED.add(nvjpeg.backend)
+        if nvjpeg.backend not in WARNED:
+            WARNED.add(nvjpeg.backend)
             problem = (str(error).strip().splitlines() or [type(error).__name__])[0]
             _LOG.warning(
                 "GpuFramePipeline: NVJPEG through %s fails (%s); OpenCV encodes such frames instead",

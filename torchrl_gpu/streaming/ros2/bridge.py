@@ -125,7 +125,7 @@ class RosBridge:
         self._statistics = Statistics()
         self._messages = Messages()
         self._read_image = partial(self._messages.image, type_name=self._image_type)
-        self._inputs = NewestMessages([])
+        self.inputs = NewestMessages([])
         # Topics of vectors, by name.
         self._vectors: dict[str, str] = {}
         self._names: list[str] = []
@@ -137,11 +137,11 @@ class RosBridge:
             safe = check_action(policy.space, "safe_action", safe_action)
             self._names = _action_names(action_names, decider.width)
             readers = self._readers(decider)
-            self._inputs = NewestMessages(list(readers))
+            self.inputs = NewestMessages(list(readers))
             decider.warm_up()
             self._control = Control(
                 decider,
-                self._inputs,
+                self.inputs,
                 readers=readers,
                 send=self._send_action,
                 safe_action=safe,
@@ -211,7 +211,7 @@ class RosBridge:
             transport.subscribe(f"{self._pallet_topic}/request", TEXT, self._questions.put)
             self._questions.start()
         for name, topic in self._vectors.items():
-            transport.subscribe(topic, self._vector_type, partial(self._inputs.put, name))
+            transport.subscribe(topic, self._vector_type, partial(self.inputs.put, name))
         if self._image_topic is not None:
             transport.subscribe(self._image_topic, self._image_type, self._put_image)
         if self._camera is not None:
@@ -263,7 +263,7 @@ class RosBridge:
         self._topics(decider)
         if _name_of(decider.image) != _name_of(before.image) or decider.vectors != before.vectors:
             raise ValueError(
-                f"{WHERE}: policy must take {', '.join(self._inputs.received)} as before,"
+                f"{WHERE}: policy must take {', '.join(self.inputs.received)} as before,"
                 f" not {', '.join(policy.in_keys)}"
             )
         if decider.width != before.width or decider.space.num_actions != before.space.num_actions:
@@ -297,9 +297,9 @@ class RosBridge:
         `overhead`, their difference; the age of each input; the last action with its confidence.
         """
         found: dict[str, Any] = {**self._statistics.snapshot(_COUNTED, _TIMED)}
-        for name, number in self._inputs.received.items():
+        for name, number in self.inputs.received.items():
             found[f"{name}_received"] = number
-            found[f"{name}_dropped"] = self._inputs.dropped[name]
+            found[f"{name}_dropped"] = self.inputs.dropped[name]
         if self._control is None:
             return found
         for name, age in self._control.ages().items():
@@ -316,7 +316,7 @@ class RosBridge:
 
     def _put_image(self, data: bytes) -> None:
         if self._control is not None and self._control.decider.image is not None:
-            self._inputs.put(self._control.decider.image.name, data)
+            self.inputs.put(self._control.decider.image.name, data)
         if self._camera is not None:
             self._camera.put(data)
 

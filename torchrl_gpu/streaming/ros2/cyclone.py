@@ -80,21 +80,21 @@ class CycloneDds:
         domains = self._dds["domain"]
         try:
             self._domain = domains.Domain(self.domain, os.environ.get("CYCLONEDDS_URI") or config)
-            self._participant = domains.DomainParticipant(self.domain)
+            self.participant = domains.DomainParticipant(self.domain)
         except core.DDSException as error:
             raise ValueError(
                 f"{_WHERE}: Cyclone DDS cannot use the network in domain {self.domain}, or something else in this"
                 f" process uses the domain: {error}"
             ) from None
-        self._types: dict[str, Callable[[bytes], object]] = {}
-        self._writers: dict[tuple[str, str], _Writer] = {}
-        self._readers: list[tuple[_Reader, Callback]] = []
+        self.types: dict[str, Callable[[bytes], object]] = {}
+        self.writers: dict[tuple[str, str], _Writer] = {}
+        self.readers: list[tuple[_Reader, Callback]] = []
         # Python's wrappers end what they stand for when nothing refers to them any more.
         self._entities: list[object] = []
         self._lock = threading.Lock()
         self._closed = False
-        self._wake = core.GuardCondition(self._participant)
-        self._waiting = core.WaitSet(self._participant)
+        self._wake = core.GuardCondition(self.participant)
+        self._waiting = core.WaitSet(self.participant)
         self._waiting.attach(self._wake)
         self._thread = threading.Thread(target=self._receive, name="torchrl_gpu ros receiver", daemon=True)
         self._thread.start()
@@ -105,19 +105,19 @@ class CycloneDds:
             self._refuse_if_closed()
             is_text = type_name == TEXT
             reader = self._dds["sub"].DataReader(
-                self._participant, self._topic(topic, type_name), self._quality(is_text, type_name)
+                self.participant, self.topic_of(topic, type_name), self.quality_of(is_text, type_name)
             )
             mask = core.SampleState.Any | core.ViewState.Any | core.InstanceState.Any
             condition = core.ReadCondition(reader, mask)
             self._entities.append(condition)
             self._waiting.attach(condition)
             # A new list each time: the receiver may be going through the old one.
-            self._readers = [*self._readers, (reader, callback)]
+            self.readers = [*self.readers, (reader, callback)]
             self._wake.set(True)
 
     def publish(self, topic: str, type_name: str, data: bytes) -> None:
         with self._lock:
-            self._writer(topic, type_name).write(self._types[type_name](data))
+            self._writer(topic, type_name).write(self.types[type_name](data))
 
     def is_matched(self, topic: str, type_name: str) -> bool:
         """Declare the publisher of a topic, and return whether there is a subscriber."""
@@ -130,15 +130,15 @@ class CycloneDds:
                 return
             self._closed = True
             self._wake.set(True)
-            for (_, type_name), writer in self._writers.items():
+            for (_, type_name), writer in self.writers.items():
                 if type_name not in (IMAGE, COMPRESSED):
                     writer.wait_for_acks(_LAST_NS)
         self._thread.join()
         with self._lock:
-            self._readers = []
-            self._writers = {}
+            self.readers = []
+            self.writers = {}
             self._entities = []
-            del self._waiting, self._wake, self._participant, self._domain
+            del self._waiting, self._wake, self.participant, self._domain
 
     def _receive(self) -> None:
         """Wait in C, without the lock of the interpreter, until something comes."""
@@ -147,7 +147,7 @@ class CycloneDds:
             if self._closed:
                 return
             self._wake.set(False)
-            for reader, callback in self._readers:
+            for reader, callback in self.readers:
                 for sample in reader.take(1):
                     # A sample without data tells that a writer has left.
                     data = getattr(sample, "data", None)
@@ -156,20 +156,20 @@ class CycloneDds:
 
     def _writer(self, topic: str, type_name: str) -> _Writer:
         self._refuse_if_closed()
-        if (topic, type_name) not in self._writers:
+        if (topic, type_name) not in self.writers:
             is_reliable = type_name not in (IMAGE, COMPRESSED)
-            quality = self._quality(is_reliable, type_name)
-            writer = self._dds["pub"].DataWriter(self._participant, self._topic(topic, type_name), quality)
-            self._writers[topic, type_name] = writer
-        return self._writers[topic, type_name]
+            quality = self.quality_of(is_reliable, type_name)
+            writer = self._dds["pub"].DataWriter(self.participant, self.topic_of(topic, type_name), quality)
+            self.writers[topic, type_name] = writer
+        return self.writers[topic, type_name]
 
-    def _topic(self, topic: str, type_name: str) -> object:
-        if type_name not in self._types:
-            self._types[type_name] = _carrier(self._struct(type_name))
-        made: object = self._dds["topic"].Topic(self._participant, f"rt{topic}", self._types[type_name])
+    def topic_of(self, topic: str, type_name: str) -> object:
+        if type_name not in self.types:
+            self.types[type_name] = _carrier(self.struct_of(type_name))
+        made: object = self._dds["topic"].Topic(self.participant, f"rt{topic}", self.types[type_name])
         return made
 
-    def _quality(self, is_reliable: bool, type_name: str) -> object:
+    def quality_of(self, is_reliable: bool, type_name: str) -> object:
         """Return the quality of service of a reader or writer."""
         policy = self._dds["qos"].Policy
         kind = policy.Reliability.Reliable(_BLOCK_NS) if is_reliable else policy.Reliability.BestEffort
@@ -177,7 +177,7 @@ class CycloneDds:
         quality: object = self._dds["qos"].Qos(kind, kept)
         return quality
 
-    def _struct(self, type_name: str) -> object:
+    def struct_of(self, type_name: str) -> object:
         """Return the DDS type of a message.
 
         It has ROS 2's names, by which other participants recognise it.
@@ -197,7 +197,7 @@ class CycloneDds:
             found: object = plain.get(value[0]) or getattr(types, value[0])
             return found
         if kind.name == "NAME":
-            return self._struct(value)
+            return self.struct_of(value)
         inner = self._form(value[0])
         made: object = types.sequence[inner] if kind.name == "SEQUENCE" else types.array[inner, value[1]]
         return made

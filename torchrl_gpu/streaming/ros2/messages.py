@@ -111,23 +111,23 @@ class Messages:
         """Write a `JointState` with positions alone."""
         none = np.zeros(0)
         position = np.asarray(values, np.float64)
-        header = self._header(stamp_ns, "")
-        return self._write(JOINTS, header=header, name=list(names), position=position, velocity=none, effort=none)
+        header = self.header(stamp_ns, "")
+        return self.write(JOINTS, header=header, name=list(names), position=position, velocity=none, effort=none)
 
     def floats(self, values: Sequence[float] | np.ndarray, type_name: str = FLOATS) -> bytes:
         """Write a `Float32MultiArray` or `Float64MultiArray`."""
         layout = self._make("std_msgs/msg/MultiArrayLayout", dim=[], data_offset=0)
         dtype = np.float32 if type_name == FLOATS else np.float64
-        return self._write(type_name, layout=layout, data=np.asarray(values, dtype))
+        return self.write(type_name, layout=layout, data=np.asarray(values, dtype))
 
     def string(self, text: str) -> bytes:
         """Write a `String`."""
-        return self._write(TEXT, data=text)
+        return self.write(TEXT, data=text)
 
     def jpeg(self, jpeg: bytes, stamp_ns: int, frame_id: str = "") -> bytes:
         """Write a `CompressedImage`."""
         data = np.frombuffer(jpeg, np.uint8)
-        return self._write(COMPRESSED, header=self._header(stamp_ns, frame_id), format="jpeg", data=data)
+        return self.write(COMPRESSED, header=self.header(stamp_ns, frame_id), format="jpeg", data=data)
 
     def pixels(self, pixels: np.ndarray, encoding: str, stamp_ns: int, frame_id: str = "") -> bytes:
         """Write an `Image`, in the byte order of this machine.
@@ -140,9 +140,9 @@ class Messages:
         """
         pixels = np.ascontiguousarray(pixels)
         height, width = pixels.shape[:2]
-        return self._write(
+        return self.write(
             IMAGE,
-            header=self._header(stamp_ns, frame_id),
+            header=self.header(stamp_ns, frame_id),
             height=height,
             width=width,
             encoding=encoding,
@@ -153,7 +153,7 @@ class Messages:
 
     # -- by rosbags, whose types are made while the program runs -------------------------------------------------------
 
-    def _header(self, stamp_ns: int, frame_id: str) -> object:
+    def header(self, stamp_ns: int, frame_id: str) -> object:
         seconds, nanoseconds = divmod(stamp_ns, _SECOND)
         stamp = self._make("builtin_interfaces/msg/Time", sec=seconds, nanosec=nanoseconds)
         return self._make("std_msgs/msg/Header", stamp=stamp, frame_id=frame_id)
@@ -162,7 +162,7 @@ class Messages:
         make: Callable[..., object] = self.store.types[type_name]
         return make(**fields)
 
-    def _write(self, type_name: str, **fields: object) -> bytes:
+    def write(self, type_name: str, **fields: object) -> bytes:
         return bytes(self.store.serialize_cdr(self._make(type_name, **fields), type_name))
 
     def _read(self, data: bytes | memoryview, type_name: str) -> Message:

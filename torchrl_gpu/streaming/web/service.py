@@ -70,15 +70,15 @@ class Service:
             importlib.import_module("torchrl_gpu.streaming.web.webrtc")
         self._socket = listen(settings.host, settings.port, settings.port_tries)
         self.port: int = self._socket.getsockname()[1]
-        self._stopping = asyncio.Event()
-        self._error: BaseException | None = None
+        self.stopping = asyncio.Event()
+        self.error: BaseException | None = None
         self._warned_packages: set[str] = set()
         self._started = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="torchrl_gpu stream server", daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name="torchrl_gpu stream server", daemon=True)
+        self.thread.start()
         self._started.wait(_TIMEOUT)
-        if self._error is not None:
-            raise RuntimeError(f"StreamServer: it does not start: {self._error}") from self._error
+        if self.error is not None:
+            raise RuntimeError(f"StreamServer: it does not start: {self.error}") from self.error
 
     def stop(self) -> BaseException | None:
         """End the thread.
@@ -86,18 +86,18 @@ class Service:
         Returns:
             The first error in it or its encoder, except those of single requests.
         """
-        self.hub.call_in_loop(self._stopping.set)
+        self.hub.call_in_loop(self.stopping.set)
         timeout = _TIMEOUT + FINISH_S
-        self._thread.join(timeout)
-        if self._thread.is_alive():
+        self.thread.join(timeout)
+        if self.thread.is_alive():
             return TimeoutError(f"its thread does not end within {timeout:g} s")
-        return self._error or self._encoder.error
+        return self.error or self._encoder.error
 
     def _run(self) -> None:
         try:
             asyncio.run(self._serve())
         except BaseException as error:
-            self._error = error
+            self.error = error
         finally:
             self._socket.close()
             self._started.set()
@@ -147,7 +147,7 @@ class Service:
         self._socket.listen(_BACKLOG)
         try:
             self._started.set()
-            await self.hub.tick_until(self._stopping)
+            await self.hub.tick_until(self.stopping)
         finally:
             # asyncio loses what it has accepted and not begun when it is told to close. So it stops to accept first,
             # and begins what it has accepted. On Windows it leaves no such gap, and has no readers.
@@ -178,8 +178,8 @@ class Service:
             self._warned_packages.add(package)
             return
         _LOG.error("%s", context["message"], exc_info=error)
-        if isinstance(error, Exception) and self._error is None:
-            self._error = error
+        if isinstance(error, Exception) and self.error is None:
+            self.error = error
 
 
 def _package_of(error: BaseException | None) -> str:

@@ -75,7 +75,7 @@ class AckWindow:
 
     def __init__(self, interval: float) -> None:
         self.interval = interval
-        self._limit = _MOST
+        self.limit = _MOST
         self._flights: deque[_Flight] = deque()
         self._late: list[float] = []
         self._alone: list[float] = []
@@ -85,7 +85,7 @@ class AckWindow:
     @property
     def is_open(self) -> bool:
         """Whether another picture may be sent."""
-        return len(self._flights) < self._limit
+        return len(self._flights) < self.limit
 
     def send(self, seq: int, now: float) -> None:
         self._flights.append(_Flight(seq, now, not self._flights))
@@ -103,7 +103,7 @@ class AckWindow:
         while flight.seq != seq:
             flight = self._flights.popleft()
         latency = now - flight.sent
-        if self._limit == _MOST:
+        if self.limit == _MOST:
             self._look_for_queue(was_full and latency > _LATE_INTERVALS * self.interval, now)
         elif flight.alone:
             self._compare(latency, now)
@@ -116,7 +116,7 @@ class AckWindow:
             self._rate_of_two = (_LATE - 1) / max(self._late[-1] - self._late[0], 1e-9)
             self._late = []
             self._alone = []
-            self._limit = 1
+            self.limit = 1
 
     def _compare(self, latency: float, now: float) -> None:
         """Return to two pictures at a time if there is reason to.
@@ -130,10 +130,10 @@ class AckWindow:
         if len(self._alone) == _ALONE:
             self._ask_again_at = now + _REST
             if self._rate_of_two * mean > _LEAST_GAIN:
-                self._limit = _MOST
+                self.limit = _MOST
         elif mean < _KEEPS_UP * self.interval or now >= self._ask_again_at:
             self._ask_again_at = now
-            self._limit = _MOST
+            self.limit = _MOST
 
 
 @contextlib.asynccontextmanager
@@ -187,7 +187,7 @@ class SocketViewer(Viewer):
         self._socket = socket
         self._role = role
         self._connection = connection
-        self._window = AckWindow(1 / state.settings.fps)
+        self.window = AckWindow(1 / state.settings.fps)
         self._may_send = asyncio.Event()
         self._may_send.set()
         self._outbox: deque[str] = deque(maxlen=_OUTBOX)
@@ -268,10 +268,10 @@ class SocketViewer(Viewer):
         # again.
         if seq == self._beside_seq:
             self._beside_acked.set()
-        latency = self._window.acknowledge(seq, time.monotonic())
+        latency = self.window.acknowledge(seq, time.monotonic())
         if latency is not None:
             self._state.metrics.ack_seconds.observe(latency)
-            if self._window.is_open:
+            if self.window.is_open:
                 self._may_send.set()
 
     # -- what the viewer is sent: texts by one task, pictures by another, of which there is one at a time -------------
@@ -315,7 +315,7 @@ class SocketViewer(Viewer):
         subscription = self._hub.subscribe(watch.stream, watch.codec, watch.fps)
         self.hide()
         self._subscription = subscription
-        self._window.interval = subscription.schedule.interval
+        self.window.interval = subscription.schedule.interval
         self._sending.append(asyncio.create_task(self._send_live(subscription)))
         if watch.beside is not None and watch.beside != watch.stream and self._hub.offers(watch.beside):
             # There may be no room for a second stream.
@@ -400,8 +400,8 @@ class SocketViewer(Viewer):
 
     async def _send_in_window(self, encoded: EncodedPicture) -> None:
         """Send a picture that counts as under way until it is acknowledged."""
-        self._window.send(encoded.seq, time.monotonic())
-        if not self._window.is_open:
+        self.window.send(encoded.seq, time.monotonic())
+        if not self.window.is_open:
             self._may_send.clear()
         dropped = self._dropped + (self._subscription.dropped if self._subscription else 0)
         await self._send_picture(encoded, dropped)

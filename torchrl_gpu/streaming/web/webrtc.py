@@ -47,8 +47,8 @@ _HEADER_PERIOD = 0.2
 _MIN_SILENCE = 5.0
 _CODECS = ("video/H264", "video/rtx")
 # Addresses of a viewer that are tried.
-_MAX_CANDIDATES = 16
-_MAX_LINES = 400
+MAX_CANDIDATES = 16
+MAX_LINES = 400
 # Bytes of a header: all browsers exchange messages of 16 KiB over SCTP.
 _MAX_HEADER = 16_000
 # Bytes on the data channel that a viewer has not taken.
@@ -102,10 +102,10 @@ def read_offer(fields: Mapping[str, object]) -> str:
     if fields.get("type") != "offer" or not isinstance(sdp, str) or not 0 < len(sdp) <= MAX_OFFER:
         raise ValueError(f"webrtc: the type must be offer, and sdp a text of at most {MAX_OFFER} characters")
     candidates = [line for line in sdp.splitlines() if line.startswith("a=candidate:")]
-    tried = [line for line in candidates if _has_address(line)][:_MAX_CANDIDATES]
+    tried = [line for line in candidates if _has_address(line)][:MAX_CANDIDATES]
     lines = [line for line in sdp.splitlines() if not line.startswith("a=candidate:") or line in tried]
-    if len(lines) > _MAX_LINES:
-        raise ValueError(f"webrtc: sdp may have at most {_MAX_LINES} lines, not {len(lines)}")
+    if len(lines) > MAX_LINES:
+        raise ValueError(f"webrtc: sdp may have at most {MAX_LINES} lines, not {len(lines)}")
     media = sorted(line.split()[0] for line in lines if line.startswith("m="))
     if media not in (["m=video"], ["m=application", "m=video"]):
         offered = ", ".join(media)[:100] or "nothing"
@@ -261,11 +261,11 @@ class Peer(Viewer):
         self._connection.on("connectionstatechange", self._on_state_change)
         self._connection.on("datachannel", self._open_channel)
         self._track.on("ended", self._close_soon)
-        self._channel: RTCDataChannel | None = None
+        self.channel: RTCDataChannel | None = None
         self._headers: asyncio.Task[None] | None = None
         self._last_heard = time.monotonic()
         self._closed = False
-        self._closing: asyncio.Future[None] | None = None
+        self.closing: asyncio.Future[None] | None = None
         self._deadline = asyncio.get_running_loop().call_later(_CONNECT_TIMEOUT, self._close_soon)
         state.closers.add(self.close)
         state.hub.listeners.add(self._on_broadcast)
@@ -322,7 +322,7 @@ class Peer(Viewer):
 
     def _close_soon(self) -> None:
         if not self._closed:
-            self._closing = asyncio.ensure_future(self.close())
+            self.closing = asyncio.ensure_future(self.close())
 
     # -- the data channel ----------------------------------------------------------------------------------------------
 
@@ -331,8 +331,8 @@ class Peer(Viewer):
             # The messages of a second channel would be neither heard nor counted.
             self._close_soon()
         elif not self._closed:
-            self._channel = channel
-            channel.on("message", self._on_message)
+            self.channel = channel
+            channel.on("message", self.on_message)
             self._last_heard = time.monotonic()
             self._headers = asyncio.ensure_future(self._send_headers(channel))
 
@@ -360,11 +360,11 @@ class Peer(Viewer):
 
         It is left out if the viewer has no data channel, or has not received what was sent before.
         """
-        channel = self._channel
+        channel = self.channel
         if channel is not None and channel.readyState == "open" and channel.bufferedAmount < _MAX_BUFFERED:
             channel.send(text)
 
-    def _on_message(self, message: str | bytes) -> None:
+    def on_message(self, message: str | bytes) -> None:
         self._last_heard = time.monotonic()
         if self.count_message():
             self.receive(message)

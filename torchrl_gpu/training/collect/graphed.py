@@ -17,7 +17,7 @@ from torchrl_gpu.training.accelerated.graphs import Capture, Graph, capture_for,
 from torchrl_gpu.training.accelerated.machine import Accelerator, casts, rows_that_differ, uncached_casts
 from torchrl_gpu.training.collect.steps import MOST_OTHER, play_steps
 
-_WHAT = "GraphedRollout: the rollout"
+WHAT = "GraphedRollout: the rollout"
 
 
 Key = TypeVar("Key")
@@ -67,8 +67,8 @@ class GraphedRollout(Accelerator[Graph, None, Place, list[Tensor]]):
         capture: Capture | None = None,
     ) -> None:
         if env.reads_host:
-            raise ValueError(f"{_WHAT} cannot be a CUDA graph: the environment reads the device back: {env.reads_host}")
-        self._capture = capture_for(env.device, capture, _WHAT)
+            raise ValueError(f"{WHAT} cannot be a CUDA graph: the environment reads the device back: {env.reads_host}")
+        self._capture = capture_for(env.device, capture, WHAT)
         super().__init__(env.device, active=self._capture is not None)
         self.env = env
         self.policy = policy

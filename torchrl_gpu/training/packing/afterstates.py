@@ -212,7 +212,7 @@ class AfterstateLearning(EnvRun):
     def on_fit_start(self) -> None:
         super().on_fit_start()
         if self.warm_start is not None and self.trainer.ckpt_path is None:
-            self._take_tables(PackingPolicy.from_pretrained(self.warm_start, "cpu").tables)
+            self.take_tables(PackingPolicy.from_pretrained(self.warm_start, "cpu").tables)
         # It is no submodule, so that tables are saved once.
         self.__dict__["policy"] = PackingPolicy(self.space, self.tables)
         by_graphs = self.takes_graphed_steps(self.cuda_graphs)
@@ -246,7 +246,7 @@ class AfterstateLearning(EnvRun):
     def step_names(self) -> Sequence[str]:
         return ("loss", *self.env.outcome_names, "frames")
 
-    def _take_tables(self, trained: nn.Module) -> None:
+    def take_tables(self, trained: nn.Module) -> None:
         plan = trained.plan if isinstance(trained, PatchTables) else None
         if plan != self.tables.plan:
             came = plan or type(trained).__name__

@@ -243,11 +243,11 @@ class HierarchicalPacking(ReplayRun):
         return ("loss", "stage", "frames", *_SLOPES, "utilization")
 
     def on_train_start(self) -> None:
-        self.fill(lambda: self._play(self.rule), self.batch_size)
+        self.fill(lambda: self.extend_replay(self.rule), self.batch_size)
 
     @in_section("step")
     def training_step(self, batch: object, batch_idx: int) -> dict[str, Tensor]:
-        self._play(self.both if self.joint else self.worker)
+        self.extend_replay(self.both if self.joint else self.worker)
         updates = self.updates_now(self.updates_per_step)
         losses = torch.stack(self._learn(updates))
         if self.logs_this_step:
@@ -257,7 +257,7 @@ class HierarchicalPacking(ReplayRun):
         return {"loss": losses[-1]}
 
     @torch.no_grad()
-    def _play(self, packer: HierarchicalPacker) -> None:
+    def extend_replay(self, packer: HierarchicalPacker) -> None:
         with set_exploration_type(ExplorationType.RANDOM):
             transitions = self.collect(packer, self.rollout_steps)
         if len(transitions):
@@ -273,12 +273,12 @@ class HierarchicalPacking(ReplayRun):
         # A graph holds the updates of one stage.
         changes_stage = first < self.worker_updates < first + updates
         if graphed is None or changes_stage:
-            return [self._update() for _ in range(updates)]
+            return [self.update_once() for _ in range(updates)]
         self._set_rates(self.joint)
         with section("update"):
             made = self.learn_in_graph(graphed, TensorDict(), self.updates_per_step)
         if made is None:
-            return [self._update() for _ in range(updates)]
+            return [self.update_once() for _ in range(updates)]
         for batch in graphed.batches_seen:
             self.note_batch(batch)
         return [each["loss"] for each in made]
@@ -290,7 +290,7 @@ class HierarchicalPacking(ReplayRun):
     def _make_graphed(self, replay: DeviceReplay) -> GraphedLearning:
         others = [] if self.targets is None else [self.targets]
         return GraphedLearning(
-            ModuleLearner(self.networks, self._losses, self._follow, others),
+            ModuleLearner(self.networks, self._losses, self.follow, others),
             self.torch_optimizer,
             updates=self.updates_per_step,
             batches=self._draws,
@@ -325,7 +325,7 @@ class HierarchicalPacking(ReplayRun):
         return update >= self.worker_updates and update % self.manager_period == 0
 
     @in_section("update")
-    def _update(self) -> Tensor:
+    def update_once(self) -> Tensor:
         with section("replay"):
             batch = self.codec.unpacked(self.replay.sample())
         self.note_batch(batch)
@@ -336,7 +336,7 @@ class HierarchicalPacking(ReplayRun):
         for group in self.lightning_optimizer.param_groups:
             weights += group["params"]
         self.descend(loss, [weights], self.max_grad_norm)
-        self._follow()
+        self.follow()
         return loss.detach()
 
     def _set_rates(self, joint: bool) -> None:
@@ -348,7 +348,7 @@ class HierarchicalPacking(ReplayRun):
         """Loss of update `_number`, with the manager's where it is its turn."""
         target = batch["next", "reward"][:, 0] * self.reward_scale
         if self.bootstraps:
-            target = target + self._later(batch)
+            target = target + self.later_returns(batch)
         loss = self.worker_loss(batch, target)
         if self._with_manager(self._number):
             loss = loss + self.manager_loss(batch, target)
@@ -391,7 +391,7 @@ class HierarchicalPacking(ReplayRun):
     # Double Q-learning (van Hasselt et al. 2016): the largest value of the targets would be simpler, and too large, as
     # a maximum takes errors along. What the online weights choose is judged by others.
     @torch.no_grad()
-    def _later(self, batch: TensorDictBase) -> Tensor:
+    def later_returns(self, batch: TensorDictBase) -> Tensor:
         """Discounted value (B,) of the state after the return.
 
         It is by the targets, of the placement that the online weights choose.
@@ -408,7 +408,7 @@ class HierarchicalPacking(ReplayRun):
         return torch.where(alive, discounted, 0.0)
 
     @torch.no_grad()
-    def _follow(self) -> None:
+    def follow(self) -> None:
         if self.targets is not None:
             for late, online in zip(self.targets.parameters(), self.networks.parameters(), strict=True):
                 late.lerp_(online, self.tau)

@@ -116,14 +116,14 @@ class FrameStore:
         self.staged = storage == "host" or home != self.device
         self._stage = Staging("ClipReplay", "clips", self.device)
         # Zeros, since it is saved whole, and leftovers of memory are nobody's business.
-        self._frames = torch.zeros(shape, dtype=torch.uint8, device=home)
+        self.pictures = torch.zeros(shape, dtype=torch.uint8, device=home)
         self._newest = torch.full((num_envs,), -1, dtype=torch.int64, device=self.device)
         self._first = torch.full_like(self._newest, _LAST)
 
     @property
     def num_bytes(self) -> int:
         """Memory of the pictures."""
-        return self._frames.nbytes
+        return self.pictures.nbytes
 
     # -- what a rollout does with it: see `Rollout`'s `store` --------------------------------------------------------
 
@@ -144,7 +144,7 @@ class FrameStore:
         return steps.exclude("frame", inplace=True)
 
     def entries(self, shown: dict[NestedKey, Entry]) -> dict[NestedKey, Entry]:
-        most = torch.tensor([len(self._frames) - 1, _LAST, self.capacity - 1], dtype=torch.int64, device="cpu")
+        most = torch.tensor([len(self.pictures) - 1, _LAST, self.capacity - 1], dtype=torch.int64, device="cpu")
         kept = {key: entry for key, entry in shown.items() if key not in ("frame", "clip")}
         return kept | {"frame_at": Entry(torch.int64, (3,), Bounds(torch.zeros_like(most), most))}
 
@@ -155,7 +155,7 @@ class FrameStore:
             row = row.cpu()
             at = at.cpu()
             frames = frames.cpu()
-        self._frames[row, at] = frames
+        self.pictures[row, at] = frames
 
     # -- what a replay does with it ---------------------------------------------------------------------------------
 
@@ -178,11 +178,11 @@ class FrameStore:
         row, number, earlier = frame_at.unbind(1)
         back = torch.arange(length - 1, -1, -1, device=frame_at.device, dtype=torch.int64)
         place = (number[:, None] - torch.minimum(back, earlier[:, None])).remainder(self.capacity)
-        ring = row.clamp(0, len(self._frames) - 1)[:, None] * self.capacity
-        at = (ring + place).flatten().to(self._frames.device)
+        ring = row.clamp(0, len(self.pictures) - 1)[:, None] * self.capacity
+        at = (ring + place).flatten().to(self.pictures.device)
         # Each picture is selected as a whole, which is five times as fast as by index.
-        pictures = self._frames.flatten(2).flatten(0, 1)
-        found = pictures.index_select(0, at).view(len(row), length, *self._frames.shape[2:])
+        pictures = self.pictures.flatten(2).flatten(0, 1)
+        found = pictures.index_select(0, at).view(len(row), length, *self.pictures.shape[2:])
         return self._stage(found) if self.staged else found
 
     # -- checkpoints ------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class FrameStore:
     def state_dict(self) -> dict[str, object]:
         used = min(self.capacity, int(self._newest.max()) + 1)
         # A view would save all of them.
-        frames = self._frames if used == self.capacity else self._frames[:, :used].clone()
+        frames = self.pictures if used == self.capacity else self.pictures[:, :used].clone()
         return {"frames": frames, "newest": self._newest, "first": self._first}
 
     def load_state_dict(self, state: object, where: str = "FrameStore.load_state_dict") -> None:
@@ -200,10 +200,10 @@ class FrameStore:
             ValueError: It is something else. Nothing has changed then.
         """
         frames = state.get("frames") if isinstance(state, Mapping) else None
-        used = frames.shape[1] if isinstance(frames, Tensor) and frames.ndim == self._frames.ndim else 0
+        used = frames.shape[1] if isinstance(frames, Tensor) and frames.ndim == self.pictures.ndim else 0
         if not 0 <= used <= self.capacity:
             raise ValueError(f"{where}: more than {self.capacity} frames of an environment: {shown(frames)}")
-        shape = self._frames.shape
+        shape = self.pictures.shape
         rows = tuple(self._newest.shape)
         most = _LAST if used == self.capacity else used - 1
         wanted: dict[NestedKey, Entry] = {}
@@ -211,6 +211,6 @@ class FrameStore:
         wanted["newest"] = Entry(torch.int64, rows, Bounds(-1, most))
         wanted["first"] = Entry(torch.int64, rows, Bounds(0, _LAST))
         found = check_entries(f"{where}: frames", state, wanted)
-        self._frames[:, :used] = found["frames"]
+        self.pictures[:, :used] = found["frames"]
         self._newest.copy_(found["newest"])
         self._first.copy_(found["first"])

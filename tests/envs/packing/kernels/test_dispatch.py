@@ -25,10 +25,10 @@ NO_COMPILER = "no C++ compiler: none of c++, g++, clang++ is on the PATH"
 @pytest.fixture(autouse=True)
 def chosen_anew() -> Iterator[None]:
     """The choice of "auto" is remembered for a process: each test makes its own."""
-    for choice in (kernels._fastest, kernels._log_slower):
+    for choice in (kernels.fastest_of, kernels.log_slower):
         choice.cache_clear()
     yield
-    kernels._fastest.cache_clear()
+    kernels.fastest_of.cache_clear()
 
 
 @pytest.fixture

@@ -39,16 +39,16 @@ def nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
     (tmp_path / "cache").mkdir(mode=0o700)
     need_compiler()  # compiled in the usual cache: a second time would take long
     monkeypatch.setenv("TORCHRL_GPU_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(self_tests, "_FAILURES", {})
+    monkeypatch.setattr(self_tests, "KNOWN_FAILURES", {})
     monkeypatch.setattr(tests_of_kernels, "_LAUNCHED", {})
     monkeypatch.setitem(kernels.BACKENDS, "triton", BROKEN)
     monkeypatch.setitem(kernels._PREFERRED, "cpu", ("triton", "eager"))
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    kernels._fastest.cache_clear()
-    kernels._log_slower.cache_clear()
+    kernels.fastest_of.cache_clear()
+    kernels.log_slower.cache_clear()
     yield
-    kernels._fastest.cache_clear()
-    kernels._log_slower.cache_clear()
+    kernels.fastest_of.cache_clear()
+    kernels.log_slower.cache_clear()
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def here(test: SelfTest) -> str:
         tried.append(test.name)
-        return self_tests.run_here(lambda: self_tests._function(test.function)(*test.arguments))
+        return self_tests.run_here(lambda: self_tests.function_of(test.function)(*test.arguments))
 
     monkeypatch.setattr(self_tests, "_run_in_subprocess", here)
     monkeypatch.setattr(tests_of_kernels, "STABILITY_RULES", ("none", "com"))
@@ -176,12 +176,12 @@ def test_the_next_process_knows(apart: list[str], monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("BROKEN", "miscounts")
     for _ in range(3):
         assert get_kernels().backend == "eager"
-        self_tests._FAILURES.clear()
-        kernels._fastest.cache_clear()
+        self_tests.KNOWN_FAILURES.clear()
+        kernels.fastest_of.cache_clear()
     assert len(apart) == 1
     monkeypatch.delenv("BROKEN")
     assert kernels.tested_backends(CPU)["triton"].startswith(WAYS["miscounts"])
-    monkeypatch.setattr(self_tests, "_reads_disk", True)  # and not again when this test is over
+    monkeypatch.setattr(self_tests, "reads_disk", True)  # and not again when this test is over
     self_tests.forget_results()
     assert kernels.tested_backends(CPU)["triton"] == ""
     assert get_kernels().backend == "triton"
@@ -260,7 +260,7 @@ def test_a_device_that_is_lost_is_told_and_remembered(apart: list[str], monkeypa
         tests_of_kernels.launch_failure("triton", setting, BROKEN)
     monkeypatch.setattr(torch, "ones", working)
     monkeypatch.delenv("BROKEN")
-    self_tests._FAILURES.clear()
+    self_tests.KNOWN_FAILURES.clear()
     assert "unknown architecture" in tests_of_kernels.setting_failure("triton", setting, BROKEN)  # the next run's
     assert apart == []
 

@@ -1,4 +1,7 @@
-"""The hierarchical packer: against a naive twin, against the rules that it adds to, and the laws of its choices."""
+"""The hierarchical packer.
+
+Against a naive twin, against the rules that it adds to, and the laws of its choices.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,8 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.packing import HeightmapMinimization, HierarchicalPacker, PackerNetworks
 from torchrl_gpu.policies.packing.hierarchical.packer import PICKS, PLACES
 
-MARGIN = {"solids": 0.002, "boxes": 0.005}  # 12.8 and 2.2 cells: no sum of whole cells is at the limit
+# 12.8 and 2.2 cells: no sum of whole cells is at the limit.
+MARGIN = {"solids": 0.002, "boxes": 0.005}
 DECISION = ("action", "slot", "variant", "place")
 
 
@@ -41,11 +45,18 @@ def states(env: PackingEnv) -> list[TensorDictBase]:
 @cache
 def scenes(kind: str) -> tuple[PackingEnv, list[tuple[TensorDictBase, list[Grown]]]]:
     env = ENVS[kind]()
-    return env, [(state, [grown(env, row) for row in state]) for state in states(env)]
+    found = []
+    for state in states(env):
+        rows = [grown(env, row) for row in state]
+        found.append((state, rows))
+    return env, found
 
 
 def grown(env: PackingEnv, row: TensorDictBase) -> Grown:
-    """By how much each placement of an item raises the pile, in bin volumes, by slot and action."""
+    """Return by how much each placement of an item raises the pile.
+
+    In bin volumes, by slot and action.
+    """
     per_item, found = row["legal_mask"][0].numel(), defaultdict(dict)
     for candidate in naive.candidates(env, row):
         rise = (candidate.after.astype(np.float64) - candidate.before).sum() * env.bin.cell_area
@@ -57,13 +68,21 @@ def grown(env: PackingEnv, row: TensorDictBase) -> Grown:
 
 
 class NaivePacker:
-    """The packer, one bin, one item and one placement at a time; it shares networks and planes, and nothing else."""
+    """The packer, one bin, one item and one placement at a time.
+
+    It shares networks and planes with the other, and nothing else.
+    """
 
     def __init__(self, env: PackingEnv, packer: HierarchicalPacker) -> None:
-        self.env, self.packer, self.networks = env, packer, packer.networks
+        self.env = env
+        self.packer = packer
+        self.networks = packer.networks
 
     def slot(self, row: TensorDictBase, grown: Grown) -> int:
-        """The item of the best score among those with a legal placement, the first of equals."""
+        """Return the item of the best score among those that fit.
+
+        The first of equals.
+        """
         fits = [k for k, legal in enumerate(row["legal_mask"]) if legal.any()]
         return max(fits, key=lambda k: (self.item_score(row, k, grown), -k), default=0)
 
@@ -73,7 +92,8 @@ class NaivePacker:
         volume = p * q * self.env.catalogue.height[item, 0].item() * self.env.bin.cell_area
         box = volume / self.env.bin.volume
         if self.packer.items == "box":
-            return round(box, 6)  # equal boxes are equal
+            # Rounding makes equal boxes equal.
+            return round(box, 6)
         waste = min(grown[k].values()) - float(self.env.catalogue.volume[item] / self.env.bin.volume)
         if self.packer.items == "waste":
             return round(box - 0.5 * waste, 6)
@@ -90,10 +110,13 @@ class NaivePacker:
         return {action: float(scores[action - slot * per_item]) for action in near}
 
     def worker_scores(self, row: TensorDictBase, slot: int) -> Tensor:
-        heightmap, planes, made = row["box_heightmap"][None], self.packer.planes, []
+        heightmap = row["box_heightmap"][None]
+        planes = self.packer.planes
+        made = []
         for orientation in range(self.env.num_orientations):
             variant = row["item_id"][slot, None, None] * self.env.num_orientations + orientation
-            z_map, legal = (row[key][None, slot, orientation, None] for key in ("z_map", "legal_mask"))
+            z_map = row["z_map"][None, slot, orientation, None]
+            legal = row["legal_mask"][None, slot, orientation, None]
             growth = planes.growth(heightmap, variant, z_map)
             made.append(self.networks.score_places(planes(heightmap, variant, z_map, legal, growth), growth))
         return torch.cat(made).flatten()
@@ -109,7 +132,8 @@ def test_agrees_with_the_naive_twin(kind: str, items: str, places: str) -> None:
     twin, compared = NaivePacker(env, policy), 0
     for state, all_grown in known:
         state = state.clone()
-        if items == "random":  # of one item it draws that one
+        # A draw from one item gives that one.
+        if items == "random":
             only = torch.nn.functional.one_hot(state["item_mask"].int().argmax(1), env.visible_items).bool()
             state["item_mask"] &= only
             state["legal_mask"] &= only[..., None, None, None]
@@ -118,10 +142,12 @@ def test_agrees_with_the_naive_twin(kind: str, items: str, places: str) -> None:
         for row, growth, slot, action in decided:
             assert slot == (twin.slot(row, growth) if items != "random" else int(row["item_mask"].int().argmax()))
             scores = twin.placements(row, slot, growth[slot])
-            assert action in scores  # legal, and within the margin
+            # The action is legal, and within the margin.
+            assert action in scores
             assert scores[action] >= max(scores.values()) - 1e-5
             compared += len(scores)
-    assert compared > 2 * 4 * 2  # a choice between several, more often than not
+    # More often than not there is a choice between several.
+    assert compared > 2 * 4 * 2
 
 
 @pytest.mark.parametrize("kind", ENVS)
@@ -155,11 +181,15 @@ def test_the_best_advantage_is_chosen_by_one_and_told_by_the_other() -> None:
 @torch.no_grad()
 def test_scores_are_the_rules_and_what_the_networks_add() -> None:
     networks, generator = trained(), torch.Generator().manual_seed(3)
-    planes, growth = (torch.rand(shape, generator=generator) for shape in ((2, 3, 18, 5, 6), (2, 3, 5, 6)))
+    planes = torch.rand((2, 3, 18, 5, 6), generator=generator)
+    growth = torch.rand((2, 3, 5, 6), generator=generator)
     added = [networks.worker(image[None]) + networks.linear(image[None])[:, 0] for image in planes.flatten(0, 1)]
     scores = networks.score_places(planes, growth)
-    assert_near(scores, torch.cat(added).view(2, 3, 5, 6) / 100 - networks.slope * growth)  # in points of J
-    views, box, waste = (torch.rand(shape, generator=generator) for shape in ((2, 3, 7, 8, 8), (2, 3), (2, 3)))
+    # Scores are in points of J.
+    assert_near(scores, torch.cat(added).view(2, 3, 5, 6) / 100 - networks.slope * growth)
+    views = torch.rand((2, 3, 7, 8, 8), generator=generator)
+    box = torch.rand((2, 3), generator=generator)
+    waste = torch.rand((2, 3), generator=generator)
     added = [networks.manager(image[None]) for image in views.flatten(0, 1)]
     rule = networks.box_slope * box - networks.waste_slope * waste
     assert_near(networks.score_items(views, box, waste), torch.cat(added).view(2, 3) / 100 + rule)
@@ -218,7 +248,8 @@ def test_what_it_writes_is_one_decision_and_nothing_is_read_back(kind: str, item
         for state in states(env):
             with NoHostReads():
                 chosen = policy(state.clone())
-            action, slot, variant, place = (chosen[key] for key in DECISION)
+            decided = [chosen[key] for key in DECISION]
+            action, slot, variant, place = decided
             assert all(chosen[key].dtype == torch.int64 for key in DECISION)
             k, o, gx, gy = torch.unravel_index(action, env.action_shape)
             assert torch.equal(slot, k)
@@ -245,13 +276,15 @@ def test_exploration_draws_any_placement_within_the_margin_and_no_other() -> Non
     state = repeated(random_states(env, 4), 300)
     with set_exploration_type(ExplorationType.RANDOM):
         drawn = policy(state.clone())
-    slot = drawn["slot"].mode().values  # of items that are alike, the last bit of a score picks one
+    # Among items that are alike, the last bit of a score picks one.
+    slot = drawn["slot"].mode().values
     assert (drawn["slot"] == slot).sum() > 290
     growth = grown(env, state[0])[int(slot)]
     near = set(NaivePacker(env, policy).placements(state[0], int(slot), growth))
     assert 5 < len(near) < 60
     actions = drawn["action"][drawn["slot"] == slot].tolist()
-    assert set(actions) == near  # each is missed with a chance below (1 − 1/60)^290 = 0.8 %; the seed is fixed
+    # Each is missed with a chance below (1 − 1/60)^290 = 0.8 %, and the seed is fixed.
+    assert set(actions) == near
 
 
 @torch.no_grad()
@@ -269,7 +302,8 @@ def test_exploration_draws_any_item_that_fits() -> None:
     assert set(drawn["slot"].tolist()) == set(fits)
     # Uniform: each is drawn 300/n times, standard deviation below √(300/4) = 8.7; four of them are 35.
     assert (count[fits] - 300 / len(fits)).abs().max() < 35
-    for slot in fits:  # and placed as well as it can be
+    # It is also placed as well as it can be.
+    for slot in fits:
         assert drawn["action"][drawn["slot"] == slot].unique().numel() == 1
 
 
@@ -307,7 +341,7 @@ def test_where_nothing_is_legal_the_action_is_illegal_too(items: str, exploring:
 def test_any_batch_shape() -> None:
     env, policy = solids_env(), packer(solids_env())
     state = torch.stack([random_states(env, steps) for steps in (1, 2, 3)])  # (3, 4)
-    wanted = {key: torch.stack([policy(row.clone())[key] for row in state]) for key in DECISION}
+    wanted = torch.stack([policy(row.clone()).select(*DECISION) for row in state])
     together, alone = policy(state.clone()), policy(state[2, 1].clone())
     for key in DECISION:
         assert torch.equal(together[key], wanted[key])
@@ -370,11 +404,12 @@ def test_a_shortlist_leaves_out_only_orientations_that_raise_the_pile_more(place
 
 def test_the_same_packer_by_other_words() -> None:
     policy = packer(solids_env())
-    other = policy.choosing("box", "growth")  # what it chooses is tested with the baselines
+    # The tests of the baselines look at its choices.
+    other = policy.choosing("box", "growth")
     assert other.planes is policy.planes
     policy.epsilon.fill_(0.5)
     assert other.epsilon == 0.5
-    with pytest.raises(ValueError, match="items must be one of learned, waste, box, random; got 'most'"):
+    with pytest.raises(ValueError, match=r"items .*learned, waste, box, random; got 'most'"):
         policy.choosing("most", "growth")
 
 

@@ -1,4 +1,7 @@
-"""Values of irregular piles, and the packer by them: against plain loops, and the laws of both."""
+"""Values of irregular piles, and the packer by them.
+
+Against plain loops, and the laws of both.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from tests.policies.packing import naive
 from tests.policies.packing.packer_scenes import ENVS, random_states, solids_env, variants_of
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.packing import HierarchicalPacker, PackerNetworks, PileValuePacker, PileValues
-from torchrl_gpu.policies.packing.hierarchical.pile_values import _SHIPPED, NAMES, WINDOWS
+from torchrl_gpu.policies.packing.hierarchical.pile_values import NAMES, SHIPPED, WINDOWS
 
 SIZES = [(7, 7), (5, 9), (12, 12), (20, 3), (50, 50)]
 
@@ -29,12 +32,11 @@ def numbers_of(pile: np.ndarray, growth: float, base: float) -> list[float]:
     rest, pits = [], []
     for share in WINDOWS:
         side = 2 * round((share * max(pile.shape) - 1) / 2) + 1
-        u, v = (min(side, cells) for cells in pile.shape)
-        cubes = {
-            (x, y): pile[x : x + u, y : y + v].max()
-            for x in range(pile.shape[0] - u + 1)
-            for y in range(pile.shape[1] - v + 1)
-        }
+        u = min(side, pile.shape[0])
+        v = min(side, pile.shape[1])
+        cubes = {}
+        for x, y in np.ndindex(pile.shape[0] - u + 1, pile.shape[1] - v + 1):
+            cubes[x, y] = pile[x : x + u, y : y + v].max()
         reached = np.full(pile.shape, np.inf)
         for (x, y), height in cubes.items():
             here = reached[x : x + u, y : y + v]
@@ -59,7 +61,8 @@ def test_numbers_are_those_of_plain_loops(size: tuple[int, int]) -> None:
 
 def test_a_pit_is_one_for_the_cubes_that_are_wider() -> None:
     pile = torch.ones(1, 50, 50)
-    pile[0, 10:17, 20:27] = 0.0  # 7 of 50 places wide: cubes of 3 and 5 reach in, those of 9 to 19 do not
+    # The gap is 7 of 50 places wide: cubes of 3 and 5 reach in, those of 9 to 19 do not.
+    pile[0, 10:17, 20:27] = 0.0
     found = PileValues(some_weights()).numbers(pile, torch.zeros(1), torch.zeros(1))[0]
     assert found[5:10].tolist() == pytest.approx([0, 0, *[49 / 2500] * 3], abs=1e-6)
 
@@ -68,19 +71,24 @@ def test_a_pit_is_one_for_the_cubes_that_are_wider() -> None:
 
 
 def naive_action(env: PackingEnv, packer: PileValuePacker, row: TensorDictBase) -> tuple[dict[int, float], int]:
-    """Values of the placements of one bin that are looked at, by action, and that of the item's first one."""
+    """Return values of the placements of one bin that are looked at.
+
+    By action, with the value of the item's first placement.
+    """
     per_item = row["legal_mask"][0].numel()
     growth = packer.planes.growth(
         row["box_heightmap"][None], variants_of(env, row["item_id"][None]), row["z_map"].flatten(0, 1)[None]
     ).flatten()
     made = {each.action: each for each in naive.candidates(env, row)}
-    best: dict[int, dict[int, int]] = {}  # by slot and orientation, the action that raises the pile least
+    # By slot and orientation, the action that raises the pile least.
+    best: dict[int, dict[int, int]] = {}
     for action in made:
         slot, turn = action // per_item, action % per_item // row["legal_mask"][0, 0].numel()
         turns = best.setdefault(slot, {})
         if turn not in turns or growth[action] < growth[turns[turn]]:
             turns[turn] = action
-    box, volume = (each[row["item_id"]] for each in (packer.box, packer.volume))
+    box = packer.box[row["item_id"]]
+    volume = packer.volume[row["item_id"]]
     shortlist = sorted(best, key=lambda slot: (-float(box[slot]), slot))[: packer.num_items]
 
     def score(slot: int) -> float:
@@ -94,9 +102,9 @@ def naive_action(env: PackingEnv, packer: PileValuePacker, row: TensorDictBase) 
     for action in looked_at[: packer.num_placements]:
         after = made[action].after.astype(np.float64) / env.bin.size[2]
         gx, gy = env.grid
-        pooled = np.array(
-            [[after[x * step : (x + 1) * step, y * step : (y + 1) * step].max() for y in range(gy)] for x in range(gx)]
-        )
+        pooled = np.zeros((gx, gy), after.dtype)
+        for x, y in np.ndindex(gx, gy):
+            pooled[x, y] = after[x * step : (x + 1) * step, y * step : (y + 1) * step].max()
         base = float(row["z_map"].flatten()[action]) / env.bin.size[2]
         found[action] = float(np.dot(numbers_of(pooled, float(growth[action]), base), packer.values.weight.numpy()))
     return found, looked_at[0]
@@ -112,7 +120,8 @@ def test_it_takes_the_placement_of_the_largest_value(kind: str, items: int, plac
         action = packer(states)["action"].tolist()
         for row, taken in zip(states, action, strict=True):
             values, first = naive_action(env, packer, row)
-            assert values[taken] > max(values.values()) - 1e-4  # the same but for rounding
+            # They are the same but for rounding.
+            assert values[taken] > max(values.values()) - 1e-4
             others += taken != first
     assert (others > 0) == (placements > 1)
 
@@ -152,7 +161,7 @@ def test_batches_of_any_shape_and_no_host_reads() -> None:
 
 
 def test_what_comes_with_the_package_are_weights_of_these_numbers() -> None:
-    held = json.loads(_SHIPPED.read_text(encoding="utf-8"))
+    held = json.loads(SHIPPED.read_text(encoding="utf-8"))
     assert tuple(held["names"]) == NAMES
     torch.testing.assert_close(PileValues().weight, torch.tensor(held["weights"]))
     assert set(held) == {"weights", "names", "commit"}

@@ -1,4 +1,7 @@
-"""Observations of the networks: by hand on a small bin, and beside other definitions."""
+"""Observations of the networks.
+
+By hand on a small bin, and compared with other definitions.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,10 @@ from torchrl_gpu.policies.packing.hierarchical.views import ItemViews, Placement
 
 
 def by_hand_env() -> PackingEnv:
-    """A bin of 4×4×4 cells of a metre, grid step 2, and one item of 3×1 columns: 0 to 2, 1 to 2, 1 to 3."""
+    """A bin of 4×4×4 cells of a metre with grid step 2.
+
+    Its one item has 3×1 columns: 0 to 2, 1 to 2, 1 to 3.
+    """
     item = voxels((3, 1, 3), [(0, 0, 0), (0, 0, 1), (1, 0, 1), (2, 0, 1), (2, 0, 2)])
     size = {"bin_size": (4.0, 4.0, 4.0), "resolution": 4, "grid_step": 2}
     return solids_env(1, **size, items=Voxels(item), orientations="fixed", visible_items=1)
@@ -35,7 +41,9 @@ PILE[0, 1, 0] = PILE[0, 2, 2] = 1.0
 def planes_by_hand(variant: int = 0) -> tuple[Tensor, Tensor]:
     """Growth (Gx, Gy) and planes (C, Gx, Gy)."""
     planes, number = PlacementPlanes(by_hand_env()), torch.tensor([[variant]])
-    z_map, legal = (m[:, :, 0] for m in planes.kernels.drop_map(PILE, number, planes.catalogue, planes.bin))
+    z_map, legal = planes.kernels.drop_map(PILE, number, planes.catalogue, planes.bin)
+    z_map = z_map[:, :, 0]
+    legal = legal[:, :, 0]
     growth = planes.growth(PILE, number, z_map)
     return growth[0, 0], planes(PILE, number, z_map, legal, growth)[0, 0]
 
@@ -57,10 +65,12 @@ def test_growth_and_planes_by_hand() -> None:
 def test_planes_without_an_item() -> None:
     growth, planes = planes_by_hand(-1)
     assert (growth == 0).all()
-    assert (planes[8:12] == 0).all()  # no sides, no volume
+    # There are no sides and no volume.
+    assert (planes[8:12] == 0).all()
     assert (planes[15:17] == 0).all()
     assert (planes[17] == -1).all()
-    assert (planes[0] == 0).all()  # nothing legal
+    # Nothing is legal.
+    assert (planes[0] == 0).all()
     assert planes.isfinite().all()
 
 
@@ -131,7 +141,8 @@ def test_views_are_those_of_the_turned_voxels() -> None:
 def test_an_empty_slot_has_no_views_and_the_pile_stands_beside_each() -> None:
     pile = torch.arange(32.0).view(2, 4, 4) / 4
     views = views_of(tripod_env(), 4, pile)
-    assert (views[:, 1, :6] == 0).all()  # one item, two slots
+    # One item leaves a slot of two empty.
+    assert (views[:, 1, :6] == 0).all()
     for slot in (0, 1):
         assert_near(views[:, slot, 6], pile / 8)
 
@@ -145,7 +156,8 @@ def test_a_pixel_is_the_highest_cell_in_it() -> None:
 
 def test_other_environments_of_the_same_items_have_the_same_views(monkeypatch: pytest.MonkeyPatch) -> None:
     env, turns = tripod_env(), tripod_env(orientations="cube")
-    monkeypatch.setattr(turns.items, "build", None)  # it has all the views itself
+    # It has all the views itself.
+    monkeypatch.setattr(turns.items, "build", None)
     for other in (turns, env.like(1, items=env.shared_items())):
         assert torch.equal(ItemViews(other, 4).views, ItemViews(env, 4).views)
 

@@ -1,4 +1,7 @@
-"""Whole rollouts in C++: to the bit those of single steps, over the settings that it covers; the others are named."""
+"""Whole rollouts in C++ have the bits of single steps.
+
+Settings that C++ does not cover are named.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,9 @@ KEPT = ["box_heightmap"], ["action"], ["reward", "done", "terminated", "utilizat
 CUT = CutBoxes(2, 5, order="stack", pool=None)
 LAYERS = CutBoxes(1, 3, order="layers", pool=None)
 POOL = CutBoxes(2, 5, pool=7)
-SMALL, MIXED, LARGE = RandomBoxes(1, 3), RandomBoxes(2, 4), RandomBoxes(2, 9)
+SMALL = RandomBoxes(1, 3)
+MIXED = RandomBoxes(2, 4)
+LARGE = RandomBoxes(2, 9)
 LITTLE = {"bin_size": (4.0, 4.0, 4.0), "resolution": 4}
 WIDE = {"bin_size": (12.0, 8.0, 10.0), "resolution": (24, 16), "grid_step": 3}
 
@@ -54,7 +59,10 @@ def environment(num_envs: int = 5, **changes: Any) -> PackingEnv:
 
 
 def policy_of(env: PackingEnv, **changes: Any) -> PackingPolicy:
-    """Greedy tables of random weights, so that values are seldom the same and never in order."""
+    """Greedy tables of random weights.
+
+    Values are seldom the same and never in order.
+    """
     space = AgentSpace.of(env)
     tables = PatchTables(space, **{"patches": ["2x2", "1x4", "2x3", "2x4:2"]} | changes)
     drawn = torch.randn(len(tables.weight), generator=torch.Generator().manual_seed(0))
@@ -77,14 +85,17 @@ def by_steps(env: PackingEnv, policy: PackingPolicy, current: TensorDictBase, st
 
 
 def played(play: Any, env: PackingEnv, policy: PackingPolicy, lengths: tuple[int, ...]) -> list[dict[Any, Tensor]]:
-    """All that rollouts of some lengths give, one behind the other, and the state behind each."""
+    """Return all that rollouts of some lengths give, one after the other.
+
+    And the state after each.
+    """
     assert GREEDY_ROLLOUTS.problem(env, policy, KEPT[0], [*KEPT[1], *KEPT[2]]) == ""
     current = env.reset()
     current["note"] = torch.arange(env.num_envs)
     found: list[dict[Any, Tensor]] = []
     for steps in lengths:
         kept, current = play(env, policy, current, steps)
-        for given in (dict(kept.items(True, True)), dict(current.items(True, True)), env._env_state()):
+        for given in (dict(kept.items(True, True)), dict(current.items(True, True)), env.state_dict()):
             copy: dict[Any, Tensor] = {key: value.clone() for key, value in given.items()}
             found.append(copy)
     return found
@@ -122,7 +133,8 @@ def test_the_number_of_threads_changes_nothing() -> None:
 
 
 def test_a_rollout_goes_on_from_a_loaded_state() -> None:
-    env, other = (environment(**SETTINGS["visible items"]) for _ in range(2))
+    env = environment(**SETTINGS["visible items"])
+    other = environment(**SETTINGS["visible items"])
     policy = policy_of(env)
     _, current = by_steps(env, policy, env.reset(), 7)
     other.load_state_dict(env.state_dict())
@@ -134,7 +146,10 @@ def test_a_rollout_goes_on_from_a_loaded_state() -> None:
 
 @pytest.mark.parametrize("weight", [float("nan"), float("inf"), -float("inf"), 3e38, 0.0])
 def test_odd_weights_choose_the_same_actions(weight: float) -> None:
-    """Values that are equal, not a number, or too large; zeros are equal everywhere, and the first placement wins."""
+    """The first placement wins where values are odd.
+
+    They are equal, not a number, or too large; zeros are equal everywhere.
+    """
     found = []
     for play in (by_steps, GREEDY_ROLLOUTS.play):
         env = environment(**SETTINGS["as packing.yaml"])
@@ -147,7 +162,10 @@ def test_odd_weights_choose_the_same_actions(weight: float) -> None:
 
 
 def test_bins_without_a_legal_placement_begin_again() -> None:
-    """No item is left, as in a state that was written by hand: the action is 0, nothing is placed, the episode ends."""
+    """A bin without a legal placement begins again.
+
+    No item is left, as in a state that was written by hand: the action is 0 and nothing is placed.
+    """
     found = []
     for play in (by_steps, GREEDY_ROLLOUTS.play):
         env = environment(items=MIXED, visible_items=2, num_items=6)

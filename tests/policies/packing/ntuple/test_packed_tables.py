@@ -1,4 +1,7 @@
-"""Tables in the form of a checkpoint: a few megabytes, the same bits, and nothing from outside trusted."""
+"""Tables in the form of a checkpoint.
+
+A few megabytes, the same bits, and nothing from outside is trusted.
+"""
 
 from __future__ import annotations
 
@@ -43,13 +46,17 @@ def test_the_same_bits_come_back() -> None:
     moved = int((state["tables.path"] > 0).sum())
     assert 0 < moved < 60_000
     assert [packed[name].shape for name in (*NAMES, "tables.learned")] == [(moved,)] * 4
-    assert packed["tables.other"].untyped_storage().nbytes() == 4  # a view would be saved with all that it is of
+    # A view would be saved with its whole storage.
+    assert packed["tables.other"].untyped_storage().nbytes() == 4
     assert packed["other.weight"] is state["other.weight"]
-    assert len(state["tables.weight"]) == ENTRIES  # what was given is not changed
+    # The given tables do not change.
+    assert len(state["tables.weight"]) == ENTRIES
 
 
 def test_tables_that_have_not_learned_and_others_that_were_not_packed() -> None:
-    fresh, module, plain = learned(steps=0), learned(), nn.Linear(2, 2)
+    fresh = learned(steps=0)
+    module = learned()
+    plain = nn.Linear(2, 2)
     packed = pack_tables(fresh, fresh.state_dict())
     assert len(packed["tables.learned"]) == 0
     whole = unpacked_state("file", fresh, packed)
@@ -60,7 +67,8 @@ def test_tables_that_have_not_learned_and_others_that_were_not_packed() -> None:
 
 
 def untold(state: dict[str, Tensor]) -> None:
-    state["tables.weight"][7] += 1e-3  # of an entry that says that it has not learned
+    # The entry claims that it has not learned.
+    state["tables.weight"][7] += 1e-3
 
 
 def one_sided(state: dict[str, Tensor]) -> None:

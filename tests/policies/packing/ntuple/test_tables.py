@@ -43,8 +43,10 @@ def values_in(tables: PatchTables, shown: object) -> Tensor:
     [
         {},
         {"orientations": "axis", "visible_items": 3},
-        {"bin_size": (0.5, 0.5, 0.5)},  # cells of 10 cm
-        {"bin_size": (1.1, 1.1, 1.1)},  # where three of them over one are a little less than three
+        # Cells of 10 cm.
+        {"bin_size": (0.5, 0.5, 0.5)},
+        # Three of these cells over one are a little less than three.
+        {"bin_size": (1.1, 1.1, 1.1)},
         {"grid_step": 2},
         {"resolution": (5, 10), "orientations": "fixed"},
         {"bin_size": (1.2, 0.8, 1.0), "resolution": (12, 8), "items": RandomBoxes(2, 5), "grid_step": 3, "pool": 4},
@@ -98,7 +100,8 @@ def test_high_bins_are_read_by_ten_levels() -> None:
 def test_copies_are_whole() -> None:
     tables = tables_of(environment())
     levels = torch.zeros(1, 5, 5, dtype=torch.uint8)
-    tables.learn(levels, torch.ones(1), torch.ones(1, dtype=torch.bool), 0.5)  # makes what is not saved
+    # Learning makes tensors that are not saved.
+    tables.learn(levels, torch.ones(1), torch.ones(1, dtype=torch.bool), 0.5)
     for other in (copy.deepcopy(tables), pickle.loads(pickle.dumps(tables))):
         assert torch.equal(other.values(levels), tables.values(levels))
         other.learn(levels, torch.ones(1), torch.ones(1, dtype=torch.bool), 0.5)
@@ -107,11 +110,12 @@ def test_copies_are_whole() -> None:
 
 
 def test_patches_must_fit_the_bin() -> None:
-    with pytest.raises(ValueError, match=r"PatchPlan: .*does not fit a bin of"):
+    with pytest.raises(ValueError, match=r"PatchPlan: .*does not fit"):
         PatchTables(AgentSpace.of(environment()), ["1x8"])
     fine = AgentSpace.of(environment(bin_size=(1.2, 0.8, 1.0), resolution=(12, 8)))
-    with pytest.raises(ValueError, match=r"PatchPlan: .*does not fit a bin of"):
-        PatchTables(fine, ["1x6"], pool=4)  # three of them and the frame
+    with pytest.raises(ValueError, match=r"PatchPlan: .*does not fit"):
+        # Three patches and the frame.
+        PatchTables(fine, ["1x6"], pool=4)
     assert PatchTables(fine, ["2x2"], pool=4).seen == (3, 2)
 
 
@@ -135,8 +139,12 @@ def test_pools_that_cannot_be(pool: object, message: str) -> None:
 def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(
     orientations: str, items: object, knows: str, foretold: bool
 ) -> None:
-    """One candidate and one item after the other, in environments that are put into that state."""
-    torch.manual_seed(3)  # gives states in some of which it decides otherwise
+    """Against one candidate and one item after the other.
+
+    Environments are put into that state.
+    """
+    # This seed gives states in some of which it decides otherwise.
+    torch.manual_seed(3)
     env = environment(orientations=orientations, items=items, include=("z_map", "future_items", "packed_items"))
     tables, shown = tables_of(env), env.reset()
     network = NextItems.of(env, ages=3, width=8) if foretold else None
@@ -145,18 +153,22 @@ def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(
     policy = ExpectedPlacement(env, tables, candidates=5, next_items=network, sequences=300, knows=knows)
     wanted = torch.full((4, 27), 1 / 27)
     if knows == "the boxes but not their order":
-        left = [[i for i in row if i >= 0] for row in shown["future_items"].tolist()]
-        assert min(map(len, left)) > 1
-        wanted = torch.tensor([[row.count(i) / len(row) for i in range(27)] for row in left])
+        rows = []
+        for row in shown["future_items"].tolist():
+            left = [i for i in row if i >= 0]
+            assert len(left) > 1
+            rows.append([left.count(i) / len(left) for i in range(27)])
+        wanted = torch.tensor(rows)
     elif network is not None:
-        torch.nn.init.normal_(network.layers[-1].weight)  # some items are likely
+        # Some items are likely.
+        torch.nn.init.normal_(network.layers[-1].weight)
         wanted = network(shown["packed_items"], shown["item_id"][:, 0]).detach().softmax(1)
-        shares = policy._shares_after(shown["item_id"][:, 0], shown["packed_items"])
+        shares = policy.shares_after(shown["item_id"][:, 0], shown["packed_items"])
         torch.testing.assert_close(shares, wanted)
     elif isinstance(items, CutBoxes):
         counts = counted(env, 300)
         wanted = torch.stack([following(counts, each) for each in shown.unbind(0)])
-        shares = policy._shares_after(shown["item_id"][:, 0], shown["utilization"])
+        shares = policy.shares_after(shown["item_id"][:, 0], shown["utilization"])
         torch.testing.assert_close(shares, wanted)
     chosen = policy(shown.clone())["action"]
     state, values = env.state_dict(), values_in(tables, shown)
@@ -174,14 +186,18 @@ def test_the_expectation_of_the_next_item_is_the_mean_over_all_that_can_come(
             each = torch.where(made["action_mask"].any(1), best, 0.0)
             ahead = (each * wanted[row]).sum().item()
             scores[action] = after["reward"][row].item() + ahead
-        assert scores[chosen[row].item()] > max(scores.values()) - 1e-4  # some are worth the same but for rounding
+        # Some are worth the same but for rounding.
+        assert scores[chosen[row].item()] > max(scores.values()) - 1e-4
         changed += chosen[row].item() != values[row].argmax().item()
     assert changed > 0
 
 
 @pytest.mark.parametrize("items", [RandomBoxes(1, 3), CutBoxes(1, 3, pool=None)], ids=["random", "cut"])
 def test_the_better_half_of_the_placements_meets_more_futures(items: object) -> None:
-    """One candidate and one future after the other, in environments that are put into that state."""
+    """Against one candidate and one future after the other.
+
+    Environments are put into that state.
+    """
     torch.manual_seed(6)
     env = environment(items=items, include=("z_map", "packed_items"))
     tables, shown = tables_of(env), env.reset()
@@ -190,7 +206,8 @@ def test_the_better_half_of_the_placements_meets_more_futures(items: object) -> 
     policy = ExpectedPlacement(env, tables, candidates=4, futures=6, depth=3, sequences=300)
     assert [len(each) for each in policy.draws] == [2, 4]
     known = [] if isinstance(items, RandomBoxes) else [shown["utilization"]]
-    few, more = (policy._futures(each, shown["item_id"][:, 0], *known).tolist() for each in policy.draws)
+    futures = [policy.draw_futures(each, shown["item_id"][:, 0], *known).tolist() for each in policy.draws]
+    few, more = futures
     chosen = policy(shown.clone())["action"].tolist()
     state, values = env.state_dict(), values_in(tables, shown)
     changed = played = 0
@@ -201,20 +218,22 @@ def test_the_better_half_of_the_placements_meets_more_futures(items: object) -> 
                 env.load_state_dict(state)
                 stepped = env.step(shown.clone().set("action", torch.full((env.num_envs,), action)))["next"]
                 after[action] = stepped["box_heightmap"][row]
-        totals = {action: sum(returned(env, tables, after[action], each) for each in few[row]) for action in after}
+        totals = {action: total_of(env, tables, after[action], few[row]) for action in after}
         third = sorted([-1e9, -1e9, *totals.values()])[-3]
         kept = [action for action, total in totals.items() if total > third]
         if min(totals[action] for action in kept) < third + 1e-4:
-            continue  # of mirrored bins rounding decides which goes on
-        totals = {
-            action: totals[action] + sum(returned(env, tables, after[action], each) for each in more[row])
-            for action in kept
-        }
+            # In mirrored bins rounding decides which line continues.
+            continue
+        totals = {action: totals[action] + total_of(env, tables, after[action], more[row]) for action in kept}
         assert totals[chosen[row]] > max(totals.values()) - 1e-4
         changed += chosen[row] != values[row].argmax().item()
         played += 1
     assert 0 < changed <= played
     assert played > 1
+
+
+def total_of(env: PackingEnv, tables: PatchTables, heightmap: Tensor, futures: list[list[int]]) -> float:
+    return sum(returned(env, tables, heightmap, each) for each in futures)
 
 
 def returned(env: PackingEnv, tables: PatchTables, heightmap: Tensor, items: list[int]) -> float:
@@ -242,10 +261,10 @@ def test_a_future_for_each_item_is_the_exact_expectation() -> None:
         shown = env.step_and_maybe_reset(env.rand_action(shown))[1]
     policy, heightmap = ExpectedPlacement(env, tables, 2, futures=27), shown["box_heightmap"]
     (draws,) = policy.draws
-    futures = policy._futures(draws, shown["item_id"][:, 0])
+    futures = policy.draw_futures(draws, shown["item_id"][:, 0])
     assert futures.flatten(1).sort(1).values.tolist() == [[*range(27)]] * 4
-    exact = policy._values_ahead(heightmap, torch.ones(4, 1, 27)).mean(2)
-    torch.testing.assert_close(policy._returns(heightmap[:, None], futures).mean(2), exact)
+    exact = policy.values_ahead(heightmap, torch.ones(4, 1, 27)).mean(2)
+    torch.testing.assert_close(policy.returns_of(heightmap[:, None], futures).mean(2), exact)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +272,7 @@ def test_a_future_for_each_item_is_the_exact_expectation() -> None:
     [(1, 9, [9]), (2, 9, [9]), (3, 9, [3, 6]), (8, 70, [10, 20, 40]), (8, 1, [1]), (9, 150, [10, 20, 40, 80])],
 )
 def test_parts_of_the_futures(candidates: int, futures: int, parts: list[int]) -> None:
-    draws = expectation._draws(candidates, futures, 3)
+    draws = expectation.latin_draws(candidates, futures, 3)
     assert [len(each) for each in draws] == parts
     for each in draws:
         middles = (torch.arange(len(each)) + 0.5) / len(each)
@@ -261,7 +280,10 @@ def test_parts_of_the_futures(candidates: int, futures: int, parts: list[int]) -
 
 
 def test_futures_go_on_from_what_came() -> None:
-    """Items are as likely as the network says after those that came and those drawn before."""
+    """Items are as likely as the network says.
+
+    After those that came and those drawn before.
+    """
     env = environment(items=CutBoxes(1, 3, pool=None), include=("z_map", "packed_items"))
     network = NextItems.of(env, ages=3, width=8)
     torch.nn.init.normal_(network.layers[-1].weight, generator=torch.Generator().manual_seed(1))
@@ -269,17 +291,18 @@ def test_futures_go_on_from_what_came() -> None:
     (draws,) = policy.draws
     item, packed = torch.tensor([5, 7]), torch.full((2, 9), -1)
     packed[1, :2] = torch.tensor([3, 26])
-    futures = policy._futures(draws, item, packed)  # (2, 400, 3)
+    futures = policy.draw_futures(draws, item, packed)  # (2, 400, 3)
     shares = network(packed, item).softmax(1)
     counts = torch.stack([each.bincount(minlength=27) for each in futures[..., 0]])
-    assert (counts - 400 * shares).abs().max() <= 1  # parts of the probability are equal
+    # Parts of the probability are equal.
+    assert (counts - 400 * shares).abs().max() <= 1
     first = futures[1, :, 0].mode().values
     after = torch.tensor([[3, 26, 7, *[-1] * 6]])
     shares = network(after, first[None]).softmax(1)[0]
     second = futures[1, futures[1, :, 0] == first, 1]
     error = (len(second) * shares * (1 - shares)).sqrt() + 1
     assert ((second.bincount(minlength=27) - len(second) * shares).abs() < 4 * error).all()
-    assert torch.equal(policy._futures(draws, item, packed), futures)
+    assert torch.equal(policy.draw_futures(draws, item, packed), futures)
 
 
 @pytest.mark.parametrize(
@@ -300,9 +323,10 @@ def test_futures_that_cannot_be(changes: dict[str, Any], message: str) -> None:
 def test_the_visible_item_is_part_of_what_has_come() -> None:
     env = environment(items=CutBoxes(1, 3, pool=None), include=("z_map",))
     policy = ExpectedPlacement(env, tables_of(env), sequences=300)
-    large, small = env.catalogue.volume.argmax(), env.catalogue.volume.argmin()  # 27 and 1 of 125 cells
-    shares = policy._shares_after(torch.stack([large, small, large]), torch.tensor([[0.0], [0.0], [0.5]]))
-    counted = policy._shares
+    # 27 and 1 of 125 cells.
+    large, small = env.catalogue.volume.argmax(), env.catalogue.volume.argmin()
+    shares = policy.shares_after(torch.stack([large, small, large]), torch.tensor([[0.0], [0.0], [0.5]]))
+    counted = policy.sequence_shares
     assert counted is not None
     wanted = [counted[12 * 27 // 125, large], counted[0, small], counted[int(12 * (0.5 + 27 / 125)), large]]
     assert torch.equal(shares, torch.stack(wanted))
@@ -314,7 +338,7 @@ def counted(env: PackingEnv, sequences: int) -> Tensor:
     cut: Any = env.item_sequences
     counts = torch.zeros(12, 27, 27)
     which = torch.arange(sequences)
-    for row in cut.rows(cut.begin(expectation._SEED, which, 0 * which)).tolist():
+    for row in cut.rows(cut.begin(expectation.SEED, which, 0 * which)).tolist():
         came = 0
         for last, after in pairwise(row):
             if after < 0:
@@ -340,7 +364,7 @@ def test_what_cannot_be_expected() -> None:
     env = environment(items=CutBoxes(1, 3, pool=None), include=("z_map", "packed_items"))
     with pytest.raises(ValueError, match=r"ExpectedPlacement: next_items .*27 .*26"):
         ExpectedPlacement(env, tables_of(env), next_items=NextItems(26))
-    with pytest.raises(ValueError, match=r"next_items .*layers of this bin, .*\(9, 1048576\)"):
+    with pytest.raises(ValueError, match=r"next_items .*layers .*\(9, 1048576\)"):
         ExpectedPlacement(env, tables_of(env), next_items=NextItems(27, 1, 1, layer_cells=(9, 2**20)))
     env = environment(items=CutBoxes(1, 3, pool=None), include=("z_map",))
     with pytest.raises(ValueError, match=r"next_items .*packed_items"):

@@ -1,8 +1,12 @@
-"""Values of bins after placements: each backend against a naive definition, laws, and what is refused."""
+"""Values of bins after placements.
+
+Each backend against a naive definition, laws, and what is refused.
+"""
 
 from __future__ import annotations
 
 import itertools
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -45,16 +49,18 @@ def scene(plan: PatchPlan, seed: int, rows: int = 3, cells: tuple[int, int] = (5
     """Bins and boxes, some of which do not fit, higher ones than the bin among them."""
     g = torch.Generator().manual_seed(seed)
     grid = (rows, 2, *cells)
-    return {
-        "heights": torch.randint(0, plan.levels + 2, (rows, *cells), generator=g).to(torch.uint8),
-        "extent": torch.randint(0, 6, (rows, 2, 2), generator=g),
-        "top": torch.randint(0, plan.levels + 3, grid, generator=g).to(torch.uint8),
-        "legal": torch.rand(grid, generator=g) < 0.7,
-    }
+    heights = torch.randint(0, plan.levels + 2, (rows, *cells), generator=g).to(torch.uint8)
+    extent = torch.randint(0, 6, (rows, 2, 2), generator=g)
+    top = torch.randint(0, plan.levels + 3, grid, generator=g).to(torch.uint8)
+    legal = torch.rand(grid, generator=g) < 0.7
+    return {"heights": heights, "extent": extent, "top": top, "legal": legal}
 
 
 def naive_value(heights: np.ndarray, weight: np.ndarray, plan: PatchPlan) -> float:
-    """One patch after the other; the index written out as a number in a mixed base."""
+    """Return the value by one patch after the other.
+
+    The index is written out as a number in a mixed base.
+    """
     x_cells, y_cells = heights.shape
     framed = np.full((x_cells + 2, y_cells + 2), plan.levels, dtype=int)
     framed[1:-1, 1:-1] = np.minimum(heights, plan.levels)
@@ -89,16 +95,21 @@ def test_a_bin_is_worth_the_sum_of_its_patches(plan: PatchPlan, backend: str) ->
 
 
 POOLED = PatchPlan(("2x2", "1x3:2"), 4)
-SETTINGS = [(plan, step, 1) for plan in PLANS for step in (1, 2)]
-SETTINGS += [(POOLED, step, pool) for step in (1, 3) for pool in (2, 3)]
+SETTINGS = list(product(PLANS, (1, 2), (1,)))
+SETTINGS += product((POOLED,), (1, 3), (2, 3))
 
 
 @pytest.mark.parametrize(
     ("plan", "step", "pool"), SETTINGS, ids=lambda each: "+".join(getattr(each, "shapes", [str(each)]))
 )
 def test_a_placement_is_worth_the_bin_after_it(plan: PatchPlan, step: int, pool: int, backend: str) -> None:
-    """Placed in fine cells, and seen in coarse ones: as high as the highest fine cell of each."""
-    weight, coarse, rows = weights(plan), (4, 3), 8
+    """A placement is made in fine cells and seen in coarse ones.
+
+    A coarse cell is as high as its highest fine one.
+    """
+    weight = weights(plan)
+    coarse = (4, 3)
+    rows = 8
     fine = tuple(cells * pool for cells in coarse)
     g = torch.Generator().manual_seed(pool)
     heights = torch.randint(0, plan.levels + 2, (rows, *fine), generator=g).to(torch.uint8)
@@ -172,10 +183,12 @@ def test_an_entry_takes_the_mean_of_its_errors(backend: str) -> None:
     made = Tables(*(torch.zeros(plan.entries) for _ in range(3)))
     heights = torch.zeros(3, 1, 1, dtype=torch.uint8)
     learn(made, plan, heights, torch.tensor([0.3, 0.9, 5.0]), torch.tensor([True, True, False]), 1.0)
-    assert plan.patches((1, 1)) == 9  # the cell, and the frame around it
+    # The cell, and the frame around it.
+    assert plan.patches((1, 1)) == 9
     # the entry of height 0 occurs once in each of two bins, that of the frame's height 8 times in each
     assert made.weight.tolist() == pytest.approx([0.6 / 9, 0.0, 0.6 / 9])
-    learn(made, plan, heights[:1], torch.tensor([-0.6]), torch.tensor([True]), 1.0)  # back again: no drift, no step
+    # Learning back leaves no drift and no step.
+    learn(made, plan, heights[:1], torch.tensor([-0.6]), torch.tensor([True]), 1.0)
     assert made.weight.tolist() == pytest.approx([0.6 / 9, 0.0, 0.6 / 9])
     assert made.path[0].item() == pytest.approx(1.2)
     assert made.drift[0].item() == pytest.approx(0.0, abs=1e-6)

@@ -1,4 +1,7 @@
-"""Probabilities of the next item: the network beside a plain loop, its fit, its files."""
+"""Probabilities of the next item.
+
+The network compared with a plain loop, its fit, its files.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +73,12 @@ def test_bases_and_the_open_level_are_those_of_the_boxes_as_they_were_cut() -> N
     env = environment()
     cut, made = env.item_sequences, network(env)
     assert isinstance(cut, CutSequences)
-    made.boxes, made.level, made.open_area = boxes, level, area = Seen(), Seen(), Seen()
+    boxes = Seen()
+    level = Seen()
+    area = Seen()
+    made.boxes = boxes
+    made.level = level
+    made.open_area = area
     key = cut.begin(7, torch.arange(20), torch.zeros(20, dtype=torch.int64))
     pieces, rows = cut.cut(key), cut.rows(key)
     for bottom, size, row in zip(pieces.corner[..., 2], pieces.size, rows, strict=True):
@@ -97,7 +105,8 @@ def test_the_loss_is_of_the_item_behind_the_one_that_is_drawn() -> None:
     made = network(env)
     rows = sequences_cut(env, 1, 0, 3)
     number = (rows >= 0).sum(1)
-    places = torch.stack([torch.zeros(3), (number - 2).float()])  # the first item, and the last but one
+    # The first item, and the last but one.
+    places = torch.stack([torch.zeros(3), (number - 2).float()])
     for at, draws in zip(places.long(), (torch.zeros(3), torch.full((3,), 0.999)), strict=True):
         wanted = []
         for row, last in enumerate(at.tolist()):
@@ -112,7 +121,8 @@ def test_it_learns_more_than_how_often_each_item_comes(order: str) -> None:
     env = environment(order)
     made = network(env, ages=6, width=64)
     losses = learn_next_items(made, env, 300, batch=512, lr=3e-3)
-    rows = sequences_cut(env, 99, 0, 4096)  # none of those that it learned from
+    # It has learned from none of these sequences.
+    rows = sequences_cut(env, 99, 0, 4096)
     draws = torch.rand(4096, generator=torch.Generator().manual_seed(5))
     with torch.no_grad():
         found = next_item_loss(made, rows, draws).item()
@@ -211,14 +221,16 @@ def test_what_cannot_be_foretold(items: Any) -> None:
 
 @pytest.mark.parametrize("name", ["cut1", "cut2"])
 def test_what_ships_foretells_the_suite(name: str) -> None:
-    assert pretrained_next_items(make_protocol("rs", 4, device="cpu", seed=0)) is None  # of independent items
+    # The items of this protocol are independent.
+    assert pretrained_next_items(make_protocol("rs", 4, device="cpu", seed=0)) is None
     env = make_protocol(name, 4, device="cpu", seed=0, include=("z_map", "packed_items"))
     made = pretrained_next_items(env)
     assert made is not None
     rows = sequences_cut(env, 123, 0, 2048)
     with torch.no_grad():
         found = next_item_loss(made, rows, torch.rand(2048, generator=torch.Generator().manual_seed(0))).item()
-    assert found < {"cut1": 2.2, "cut2": 3.65}[name]  # by counting pairs 3.3 and 3.9
+    # Counting pairs gives 3.3 and 3.9.
+    assert found < {"cut1": 2.2, "cut2": 3.65}[name]
 
 
 def test_what_is_learned_from_holds_no_sequence_of_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,5 +239,6 @@ def test_what_is_learned_from_holds_no_sequence_of_the_suite(monkeypatch: pytest
     monkeypatch.setattr(next_items, "SUITE_SEED", 77)
     monkeypatch.setattr(next_items, "SUITE_EPISODES", 3)
     monkeypatch.setattr(type(cut), "begin", lambda self, seed, which, _: which + 5 * (seed == 77))
-    assert torch.equal(sequences_cut(env, 77, 0, 3), cut.rows(torch.tensor([5, 6, 7])))  # the suite itself
+    # This is the suite itself.
+    assert torch.equal(sequences_cut(env, 77, 0, 3), cut.rows(torch.tensor([5, 6, 7])))
     assert torch.equal(sequences_cut(env, 1, 4, 5), cut.rows(torch.tensor([4, 8, 8, 8, 8])))

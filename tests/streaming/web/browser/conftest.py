@@ -16,7 +16,8 @@ from tests.streaming.web.browser.page import Page
 FORBID = "TORCHRL_GPU_FORBID_SKIPS"
 _FLAGS = (
     "--headless",
-    "--no-sandbox",  # or root may not
+    # Root may not start it otherwise.
+    "--no-sandbox",
     "--disable-gpu",
     "--disable-quic",
     "--no-first-run",
@@ -29,7 +30,10 @@ _FLAGS = (
 
 
 def missing() -> str | None:
-    """Lack of this machine that keeps the tests from running; None if there is none."""
+    """Return what keeps the tests from running on this machine.
+
+    None if nothing does.
+    """
     for module in ("selenium", "aiohttp", "av", "cv2"):
         try:
             __import__(module)
@@ -74,7 +78,9 @@ COLORS = {"main": (200, 30, 30), "other": (30, 30, 200)}
 
 
 class Studio:
-    """Publishes to a server's streams main, which is red, and other, which is blue; a bar runs through all.
+    """Publish to a server's streams main, red, and other, blue.
+
+    A bar runs through all pictures.
 
     Args:
         server: Not started.
@@ -117,7 +123,10 @@ class Studio:
 
 
 def picture(step: int, color: tuple[int, int, int]) -> Any:
-    """160×120 of one colour; a white bar at the bottom shows the step."""
+    """A picture of 160×120 in one colour.
+
+    A white bar at the bottom shows the step.
+    """
     import numpy as np
 
     frame = np.full((120, 160, 3), color, np.uint8)
@@ -131,7 +140,10 @@ def meta(step: int) -> dict[str, Any]:
 
 @pytest.fixture
 def studio() -> Iterator[Callable[..., Studio]]:
-    """Opens servers, by the arguments of `StreamServer`, and closes them behind the test."""
+    """Open servers, by the arguments of `StreamServer`.
+
+    They are closed after the test.
+    """
     from contextlib import ExitStack
 
     from torchrl_gpu.streaming.server import StreamServer

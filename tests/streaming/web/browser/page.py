@@ -57,7 +57,10 @@ class Page:
         return self.driver.execute_script(script)
 
     def text(self, name: str) -> str:
-        """Text that can be read at the element of an id; nothing where it is hidden."""
+        """Text that can be read at the element of an id.
+
+        Empty where it is hidden.
+        """
         return self.run(f"return document.getElementById('{name}').innerText.trim()")
 
     def is_shown(self, name: str) -> bool:
@@ -71,18 +74,26 @@ class Page:
 
     def color(self) -> str:
         red, green, blue = self.run(_COLOR)
-        return "red" if red > 120 > max(green, blue) else "blue" if blue > 120 > max(red, green) else "other"
+        if red > 120 > max(green, blue):
+            return "red"
+        return "blue" if blue > 120 > max(red, green) else "other"
 
     def bar(self) -> int:
         """Pixels of the bar, which differ from step to step."""
         return self.run(_BAR)
 
     def complaints(self) -> list[str]:
-        """Errors that the browser has logged since the last call, such as breaches of the content policy."""
+        """Return errors that the browser has logged since the last call.
+
+        Such as breaches of the content policy.
+        """
         return [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] == "SEVERE"]
 
     def wait(self, happened: Callable[[], Any], what: str) -> Any:
-        """Result of a function as soon as that is true; fails if it never is."""
+        """Return the result of a function as soon as it is true.
+
+        Fails if it never is.
+        """
         end = time.monotonic() + _TIMEOUT
         while time.monotonic() < end:
             if found := happened():
@@ -104,7 +115,10 @@ class Page:
         return int(self.run("return document.getElementById('past').dataset.pictures ?? 0"))
 
     def slide(self, script: str) -> None:
-        """Sets the slider over the pictures that are kept; in the script `max` is its end."""
+        """Set the slider over the pictures that are kept.
+
+        In the script `max` is its end.
+        """
         move = "const at = document.getElementById('past'), max = Number(at.max); at.value = {}; "
         self.run(move.format(script) + "at.dispatchEvent(new Event('input', {bubbles: true}));")
 

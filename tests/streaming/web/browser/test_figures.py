@@ -1,4 +1,7 @@
-"""Figures and names on the page: each is of the moment that it stands beside, and none reads like another."""
+"""Figures and names on the page.
+
+Each is of its own moment, and none reads like another.
+"""
 
 from __future__ import annotations
 

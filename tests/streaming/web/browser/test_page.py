@@ -23,7 +23,8 @@ NO_DECODER = "delete window.VideoDecoder;"
 NO_SOCKET = """
 window.WebSocket = class { constructor() { setTimeout(() => this.onclose?.({}), 10); } send() {} close() {} };
 """
-UNWANTED = 10  # times in a row: half a second
+# Times in a row, half a second together.
+UNWANTED = 10
 HIDE = "Object.defineProperty(document, 'hidden', {{value: {}, configurable: true}});"
 NAMELESS = """
 return [...document.querySelectorAll('button, select, input:not([hidden]), canvas, video, output')].filter((e) =>
@@ -216,7 +217,10 @@ TICKS = "const done = arguments[0]; setTimeout(() => done(document.getElementByI
 
 
 def test_a_source_that_is_slow_is_live_all_the_time(page: Page) -> None:
-    """A picture every four seconds: a reader of the screen must not hear twice a picture that it waits, and lives."""
+    """A slow source is live all the time.
+
+    A picture comes every four seconds: a screen reader must not say each time that it waits, and then that it lives.
+    """
     page.before_scripts(LATER)
     with server() as stream_server:
         stream_server.declare("main")
@@ -290,7 +294,10 @@ def test_keys_do_what_the_list_says(page: Page, studio: Studios) -> None:
 
 @pytest.mark.parametrize(("is_allowed", "width"), [(True, 160), (False, 0)])
 def test_a_stream_in_a_page_of_another_site(page: Page, studio: Studios, is_allowed: bool, width: int) -> None:
-    """As docs/streaming.md promises where `allowed_origins` names that page, and nowhere else."""
+    """A page that `allowed_origins` names may hold the stream.
+
+    No other may, as docs/streaming.md promises.
+    """
     html = b"""<!doctype html><title>wiki</title><script>
     window.onload = () => {
       const image = document.body.appendChild(new Image());

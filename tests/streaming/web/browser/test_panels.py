@@ -1,4 +1,7 @@
-"""Choosers of streams and the panel of a policy; all that is written can be read."""
+"""Choosers of streams and the panel of a policy.
+
+All that is written can be read.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,8 @@ return [...texts.map((element) => [contrast(element), 4.5, label(element)]),
   ...hints.map((element) => [contrast(element, "::placeholder"), 4.5, label(element)]),
   ...icons.map((element) => [contrast(element), 3, label(element.parentElement)])];
 """
-FILL = "document.getElementById('viewer').classList.toggle('filled')"  # as full screen, which needs a gesture
+# Full screen would need a gesture.
+FILL = "document.getElementById('viewer').classList.toggle('filled')"
 
 
 def too_faint(page: Page) -> list[Any]:
@@ -183,7 +187,10 @@ SEEN = "return [...document.getElementById('seen').getContext('2d').getImageData
 
 @contextmanager
 def showing(server: Any, **changes: Any) -> Iterator[dict[str, Any]]:
-    """Shows a policy twenty times a second; what is given may be changed meanwhile."""
+    """Show a policy twenty times a second.
+
+    What is given may be changed meanwhile.
+    """
     from torchrl_gpu.streaming import PolicyView
 
     given = {"action": {"turn": -0.5, HOSTILE: float("nan")}, "inference_ms": 4.25, "message_age_s": 0.03}

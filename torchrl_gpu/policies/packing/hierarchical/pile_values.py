@@ -26,7 +26,7 @@ WINDOWS = (0.06, 0.10, 0.18, 0.26, 0.38)
 _RESTS = [f"rest_{share:.0%}" for share in WINDOWS]
 _PITS = [f"pits_{share:.0%}" for share in WINDOWS]
 NAMES = (*_RESTS, *_PITS, "edges", "deviation", "cubes", "growth", "base")
-_SHIPPED = Path(__file__).parent.parent / "weights" / "irregular.json"
+SHIPPED = Path(__file__).parent.parent / "weights" / "irregular.json"
 
 
 class CandidatePlacements(NamedTuple):
@@ -59,7 +59,7 @@ class PileValues(nn.Module):
     def __init__(self, weights: Sequence[float] | None = None) -> None:
         super().__init__()
         if weights is None:
-            weights = json.loads(_SHIPPED.read_text(encoding="utf-8"))["weights"]
+            weights = json.loads(SHIPPED.read_text(encoding="utf-8"))["weights"]
         self.weight: Tensor
         self.register_buffer("weight", named_weights("PileValues", NAMES, weights))
 

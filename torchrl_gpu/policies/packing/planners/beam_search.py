@@ -149,12 +149,12 @@ class _BeamSearch(TensorDictModuleBase):
         gains = torch.where(best < NEVER / 2, NEVER, gains)
         grown = Lines(after, gains, ended, first, left)
         # Different lines first, each kind in the order of its score.
-        is_different = self._different(grown).to(torch.uint8)
+        is_different = self.distinct(grown).to(torch.uint8)
         order = is_different.sort(dim=1, descending=True, stable=True)
         keep = order.indices[:, : self.beam]
         return Lines(*[each[row, keep] for each in grown])
 
-    def _different(self, lines: Lines) -> Tensor:
+    def distinct(self, lines: Lines) -> Tensor:
         """Whether a line is the best one to its bin and items left, (N, C) bool.
 
         Lines that have ended count as one. Bins are compared by sums of random numbers, as comparing all pairs of bins

@@ -23,7 +23,7 @@ from torchrl_gpu.system import arguments
 # Values of placements at a time.
 _MOST_VALUES = 2**24
 # Seed of the sequences in which next items are counted, and sequences at a time.
-_SEED = 0x0DD_17E15
+SEED = 0x0DD_17E15
 _AT_ONCE = 4096
 _MOST_FUTURES = 2**16
 _MOST_DEPTH = 2**10
@@ -93,7 +93,7 @@ class ExpectedPlacement(TensorDictModuleBase):
             if knows != "the distribution":
                 raise ValueError(f"{where}: futures are drawn from the distribution, and knows is {knows!r}")
             futures = arguments.whole(where, "futures", futures, 1, _MOST_FUTURES)
-            draws = _draws(self.candidates, futures, self.depth)
+            draws = latin_draws(self.candidates, futures, self.depth)
             self.draws = [each.to(env.device) for each in draws]
         elif depth > 1:
             raise ValueError(f"{where}: depth {depth} needs futures: without them it looks one item ahead")
@@ -102,14 +102,14 @@ class ExpectedPlacement(TensorDictModuleBase):
         self.num_items = env.catalogue.num_items
         self.in_keys = [*tables.in_keys, "item_id"]
         self.out_keys = ["action"]
-        self._shares: Tensor | None = None
+        self.sequence_shares: Tensor | None = None
         self.next_items = next_items
         if next_items is not None:
             self.in_keys.append("packed_items")
         elif knows == "the boxes but not their order":
             self.in_keys.append("future_items")
         elif cut_as(env) is not None:
-            self._shares = shares_of_next(env, sequences)
+            self.sequence_shares = shares_of_next(env, sequences)
             self.in_keys.append("utilization")
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -140,15 +140,15 @@ class ExpectedPlacement(TensorDictModuleBase):
             after = after.unflatten(0, action.shape)
             score = self._halve(after, is_legal, item_id[:, 0], *known)
         else:
-            shares = self._shares_after(item_id[:, 0], *known)
+            shares = self.shares_after(item_id[:, 0], *known)
             shares = shares[:, None]  # (N, 1, I)
-            values_ahead = self._values_ahead(after, shares.expand(*action.shape, -1))
+            values_ahead = self.values_ahead(after, shares.expand(*action.shape, -1))
             ahead = (values_ahead * shares).sum(2)
             gain = self.afterstates.gain(item_id[:, :1])
             score = torch.where(is_legal, gain + ahead, NEVER)
         return action.gather(1, score.argmax(1, keepdim=True))[:, 0]
 
-    def _shares_after(self, item: Tensor, known: Tensor | None = None) -> Tensor:
+    def shares_after(self, item: Tensor, known: Tensor | None = None) -> Tensor:
         """Probabilities of each next item, (N, I) or (1, I), after `item` (N,).
 
         What is known depends on the setting: the items that came before, (N, T), for a network; of known boxes those to
@@ -159,13 +159,13 @@ class ExpectedPlacement(TensorDictModuleBase):
             return torch.full((1, number), 1 / number, device=item.device, dtype=torch.float32)
         if self.next_items is not None:
             return self.next_items(known, item).softmax(1)
-        if self._shares is None:
+        if self.sequence_shares is None:
             return shares_among(known, number)
         item = item.clamp_min(0)
         fill = fill_of(known[:, 0] + self.afterstates.gain(item))
-        return self._shares[fill, item]
+        return self.sequence_shares[fill, item]
 
-    def _values_ahead(self, heightmap: Tensor, shares: Tensor) -> Tensor:
+    def values_ahead(self, heightmap: Tensor, shares: Tensor) -> Tensor:
         """Values (N, M, I) of the best placement of each next item that may come.
 
         Shares are (N, M, I), bins (N·M, X, Y).
@@ -194,19 +194,19 @@ class ExpectedPlacement(TensorDictModuleBase):
                 place = place.gather(1, keep)
                 row = indices(len(keep), keep.device)
                 heightmap = heightmap[row[:, None], keep]
-            futures = self._futures(draws, item, known)
+            futures = self.draw_futures(draws, item, known)
             # Bins that are done cost nothing more.
             goes_on = legal.any(1)[:, None, None]
             futures = torch.where(goes_on, futures, -1)
-            total = total + self._returns(heightmap, futures).sum(2)
+            total = total + self.returns_of(heightmap, futures).sum(2)
         num_futures = sum(map(len, self.draws))
         total = torch.where(there, total / num_futures, NEVER)
         return torch.full_like(legal, NEVER, dtype=torch.float32).scatter(1, place, total)
 
-    def _futures(self, draws: Tensor, item: Tensor, known: Tensor | None = None) -> Tensor:
+    def draw_futures(self, draws: Tensor, item: Tensor, known: Tensor | None = None) -> Tensor:
         """Items (N, F, D) int64 that may follow `item` (N,) and what is known.
 
-        The draws (F, D) in (0, 1) say where in the probability each item lies. For `known` see `_shares_after`.
+        The draws (F, D) in (0, 1) say where in the probability each item lies. For `known` see `shares_after`.
         """
         rows = len(item)
         futures = len(draws)
@@ -215,7 +215,7 @@ class ExpectedPlacement(TensorDictModuleBase):
         known = known if known is None else known.repeat_interleave(futures, 0)
         drawn = []
         for draw in draws.unbind(1):
-            until = self._shares_after(item, known).cumsum(1)
+            until = self.shares_after(item, known).cumsum(1)
             wanted = draw.repeat(rows).view(len(until), -1)
             found = torch.searchsorted(until, wanted)
             following = found.flatten().clamp_max(self.num_items - 1)
@@ -225,7 +225,7 @@ class ExpectedPlacement(TensorDictModuleBase):
         return torch.stack(drawn, 1).view(rows, futures, -1)
 
     def _with(self, known: Tensor | None, item: Tensor) -> Tensor | None:
-        """Knowledge, as in `_shares_after`, with one more item (N,)."""
+        """Knowledge, as in `shares_after`, with one more item (N,)."""
         if known is None:
             return None
         if self.next_items is None:
@@ -234,7 +234,7 @@ class ExpectedPlacement(TensorDictModuleBase):
         number = (known >= 0).sum(1, keepdim=True).clamp_max(last)
         return known.scatter(1, number, item[:, None])
 
-    def _returns(self, heightmap: Tensor, futures: Tensor) -> Tensor:
+    def returns_of(self, heightmap: Tensor, futures: Tensor) -> Tensor:
         """λ-returns (N, M, F) of sequences (N, F, D) that are packed greedily."""
         rows, bins = heightmap.shape[:2]
         heightmap = heightmap.flatten(0, 1).repeat_interleave(futures.shape[1], 0)  # (N·M·F, X, Y)
@@ -266,7 +266,7 @@ def _half(number: int) -> int:
     return max(2, -(-number // 2))
 
 
-def _draws(candidates: int, futures: int, depth: int) -> list[Tensor]:
+def latin_draws(candidates: int, futures: int, depth: int) -> list[Tensor]:
     """Latin hypercubes (F, D) float32 in (0, 1), one for each halving.
 
     Together they have `futures` rows, each about twice as many as the last. Each column is the middles of F equal
@@ -279,7 +279,7 @@ def _draws(candidates: int, futures: int, depth: int) -> list[Tensor]:
     # Futures up to each halving: each has twice as many as the one before.
     whole = 2**rounds - 1
     ends = [round(futures * (2**number - 1) / whole) for number in range(rounds + 1)]
-    generator = torch.Generator().manual_seed(_SEED)
+    generator = torch.Generator().manual_seed(SEED)
     parts = []
     for begin, end in pairwise(ends):
         size = end - begin
@@ -337,7 +337,7 @@ def shares_of_next(env: PackingEnv, sequences: int) -> Tensor:
     device = env.catalogue.volume.device
     counts = torch.zeros(_FILLS * number * number, dtype=torch.float64, device=device)
     for first in range(0, sequences, _AT_ONCE):
-        row = sequences_cut(env, _SEED, first, min(_AT_ONCE, sequences - first))
+        row = sequences_cut(env, SEED, first, min(_AT_ONCE, sequences - first))
         is_item = row >= 0
         each = env.catalogue.volume[row.clamp_min(0)]
         each = torch.where(is_item, each, 0.0)
