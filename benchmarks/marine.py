@@ -69,12 +69,12 @@ class GraphedPlayer(Player):
         super().__init__(env)
         super().play(3)
         self.action = self.actions[0].clone()
-        self.state = env._env_state()
+        self.state = env.env_state()
         self.graph = torch.cuda.CUDAGraph()
         self.shown = acted(env, self.current, self.action)
         with torch.no_grad(), torch.cuda.graph(self.graph):
             _, after = env.step_and_maybe_reset(self.shown)
-            for name, value in env._env_state().items():
+            for name, value in env.env_state().items():
                 self.state[name].copy_(value)
             self.after = after
 
@@ -123,7 +123,7 @@ def difference(changes: dict[str, Any]) -> str:
     worlds, over = [world_of(env, n) for n in range(3)], [False] * 3
     for turn in range(PARITY_STEPS):
         action = random_action(env, generator)
-        noise = env._noise(env.state.key, env.state.step_count + 1) if env.version == "v3" else None
+        noise = env.draw_errors(env.state.key, env.state.step_count + 1) if env.version == "v3" else None
         after = env.step(acted(env, current, action))["next"]
         for n, world in enumerate(worlds):
             if over[n]:

@@ -153,7 +153,7 @@ class Rehearsal(NamedTuple):
         items = torch.cat([shown["item_id"][0], shown["future_items"][0]])[: env.num_items]
         true = env.items.true_sides(env.bin) / 100
         grid = env.bin.grid[0] * env.bin.grid[1]
-        with _pile(self.engine, Pallet(self.data, env.bin.size, ()), true[items.numpy()].tolist()) as pile:
+        with open_pile(self.engine, Pallet(self.data, env.bin.size, ()), true[items.numpy()].tolist()) as pile:
             shifts = growth = np.zeros((0, 2))  # of the boxes of the pile, and with the last of them
             for item in items:
                 ranked = policy(shown)["action_value"][0].topk(self.most).indices
@@ -199,7 +199,7 @@ def in_bullet(pallet: Pallet) -> dict[str, Any]:
         `local_max_m`, after the last placement that counts, and the height above its plan at which each box was
         released, `released_m`.
     """
-    with _pile("bullet", pallet) as pile:
+    with open_pile("bullet", pallet) as pile:
         moved, statics, local = np.zeros((1, 2)), [], np.zeros(1)
         which, placed = None, len(pallet.boxes)
         for number, box in enumerate(pallet.boxes):
@@ -222,10 +222,10 @@ def in_bullet(pallet: Pallet) -> dict[str, Any]:
 
 
 @contextmanager
-def _pile(engine: str, pallet: Pallet, sides: Sequence[Sequence[float]] = ()) -> Iterator[Any]:
+def open_pile(engine: str, pallet: Pallet, sides: Sequence[Sequence[float]] = ()) -> Iterator[Any]:
     """An empty pallet in an engine; MuJoCo wants the sides of all boxes to come, metres, turned or not."""
     if engine == "mujoco":
-        yield _MujocoPile(pallet, sides)
+        yield MujocoPile(pallet, sides)
         return
     import pybullet as bullet
 
@@ -322,7 +322,7 @@ def _static_stability(bullet: Any, bodies: list[int]) -> float:
 
 def in_mujoco(pallet: Pallet) -> dict[str, Any]:
     """Carries out the same plan in MuJoCo: a box enters at its planned place, all go on until they rest."""
-    pile, moved = _MujocoPile(pallet, [box.sides for box in pallet.boxes]), np.zeros((1, 2))
+    pile, moved = MujocoPile(pallet, [box.sides for box in pallet.boxes]), np.zeros((1, 2))
     for number, box in enumerate(pallet.boxes):
         moved = pile.put(box)
         if moved.max() > COLLAPSED_M[pallet.data]:
@@ -335,7 +335,7 @@ def in_mujoco(pallet: Pallet) -> dict[str, Any]:
     return {"placed": len(pallet.boxes), "collapsed": False, "fallen": None, "moved_m": float(moved.max())}
 
 
-class _MujocoPile:
+class MujocoPile:
     """Boxes of known sides, metres, on a pallet in MuJoCo, put down in this order."""
 
     def __init__(self, pallet: Pallet, sides: Sequence[Sequence[float]]) -> None:

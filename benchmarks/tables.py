@@ -215,7 +215,7 @@ def _crossings(result: dict[str, Any]) -> str:
     rows["all"] = ({f"**{each['policy']}**": each["scores"] for each in result["policies"]}, published["overall"])
     lines = [["robots/cores/obstacles", "policy", "worlds", "success", "robots that arrived", "time, s", "energy"]]
     for row, (ours, told) in rows.items():
-        own_worlds, other_worlds = _worlds(result, row == "all")
+        own_worlds, other_worlds = count_worlds(result, row == "all")
         named = {name: (figures, own_worlds) for name, figures in ours.items()}
         named |= {f"{name}, released": (figures, other_worlds) for name, figures in told.items()}
         for name, (figures, worlds) in named.items():
@@ -224,7 +224,7 @@ def _crossings(result: dict[str, Any]) -> str:
     return _table(lines)
 
 
-def _worlds(result: dict[str, Any], all_rows: bool = False) -> tuple[int, int]:
+def count_worlds(result: dict[str, Any], all_rows: bool = False) -> tuple[int, int]:
     """Numbers of worlds of ours and of the released weights, of one row or of all."""
     rows, published = result["worlds"]["rows"], result["published"] or {"worlds": 0, "levels": []}
     ours, released = result["worlds"]["num_worlds"], published["worlds"]
@@ -235,7 +235,7 @@ def _successes(result: dict[str, Any]) -> str:
     """Shares of worlds in which all robots arrived, a line for each policy."""
     rows, published = result["worlds"]["rows"], (result["published"] or {"rows": {}})["rows"]
     levels = ["/".join(str(row[name]) for name in ("robots", "cores", "obstacles")) for row in rows.values()]
-    own_worlds, other_worlds = _worlds(result)
+    own_worlds, other_worlds = count_worlds(result)
     ours = {f"**{each['policy']}**": each["rows"] for each in result["policies"]}
     lines = [["robots/cores/obstacles", *levels]]
     lines += [[name, *(_share(own[index]["success"], own_worlds) for index in rows)] for name, own in ours.items()]

@@ -98,7 +98,7 @@ def as_on_cuda(env: BatchedEnv) -> Iterator[None]:
     if isinstance(env, PackingEnv):
         changes.append((env, "kernels", kernels._jobs("triton")))
     else:
-        changes.append((env, "_is_fused", True))
+        changes.append((env, "is_fused", True))
     with ExitStack() as patches:
         for owner, name, value in changes:
             patches.enter_context(mock.patch.object(owner, name, value))

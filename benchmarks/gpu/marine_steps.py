@@ -50,12 +50,12 @@ def counted(env: MarineNavEnv, fused: bool) -> tuple[int, int]:
     seen = env.rand_action(env.observation(0).expand(env.num_envs).clone())
     found = 0, 0
     for _ in range(2):
-        env._is_fused = fused
+        env.is_fused = fused
         try:
             with mock.patch.object(native, "runs_on", return_value=False), recorded() as launches, Operators() as mode:
                 env.step_and_maybe_reset(seen.copy())
         finally:
-            env._is_fused = False
+            env.is_fused = False
             env._state = before
         found = mode.count, len(launches)
     return found

@@ -144,7 +144,7 @@ def visits(env: PackingEnv, moved: Moved, shown: Tensor, lanes: int, *, clipped:
     counts: dict[bool, list[int]] = {True: [], False: []}  # whether kept
     for tile in _tiles(env, moved, shown, lanes):
         of_tile = spans[tile.item, tile.group]
-        counts[tile.kept].append(_cells(tile, of_tile) if clipped else tile.size[0] * tile.size[1])
+        counts[tile.kept].append(count_cells(tile, of_tile) if clipped else tile.size[0] * tile.size[1])
     new, kept = counts[False], counts[True]
     return Visits(sum(new), sum(kept), max(new + kept), sum(count > 0 for count in new + kept))
 
@@ -187,7 +187,7 @@ def _tiles(env: PackingEnv, moved: Moved, shown: Tensor, lanes: int) -> Iterator
         for group in range(env.num_orientations // variants):
             members = order[item, group * variants : (group + 1) * variants]
             for p, q in dict.fromkeys(tuple(extent[item, each].tolist()) for each in members):
-                x, y, last_x = _placements((p, q), window, bin_.cells, bin_.step)
+                x, y, last_x = placements((p, q), window, bin_.cells, bin_.step)
                 for first in range(0, len(x), lanes):
                     part = slice(first, first + lanes)
                     yield Tile(
@@ -195,7 +195,7 @@ def _tiles(env: PackingEnv, moved: Moved, shown: Tensor, lanes: int) -> Iterator
                     )
 
 
-def _placements(
+def placements(
     size: tuple[int, int], window: list[int], cells: tuple[int, int], step: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Pairs of placements that touch a window, as `placements.work` orders them: first x, y, and last x of each."""
@@ -225,7 +225,7 @@ def _touched(extent: int, start: int, end: int, cells: int, step: int) -> tuple[
     return (int(meets[0]), int(meets[-1]) + 1) if len(meets) else (0, 0)
 
 
-def _cells(tile: Tile, spans: np.ndarray) -> int:
+def count_cells(tile: Tile, spans: np.ndarray) -> int:
     """Cells with material that a program reaches."""
     first_i, end_i, first_j, end_j = tile.reached
     step, _, length = spans.shape

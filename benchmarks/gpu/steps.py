@@ -53,7 +53,7 @@ def marine_launches(config: str) -> list[Launch]:
     """Launches of a step of a config of marine navigation, and of a restart; they are the same on every chip."""
     env = marine_environment(config)
     with recorded() as made:
-        env._launch_fused()
+        env.launch_fused()
     return made
 
 

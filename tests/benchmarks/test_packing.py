@@ -11,6 +11,7 @@ import torch
 
 from benchmarks.packing import command, parity
 from benchmarks.packing.settings import BPP10, irregular
+from tests.records import with_values
 from torchrl_gpu.cli.packing.bench import ADD_MAX, TimedRow
 from torchrl_gpu.envs.packing.items import CutBoxes
 from torchrl_gpu.envs.packing.kernels import eager, get_kernels
@@ -53,7 +54,7 @@ def test_a_wrong_map_is_found_and_nothing_is_timed(
         z_map, legal = eager.drop_map(*args)
         return z_map, torch.ones_like(legal)
 
-    wrong = get_kernels("eager")._replace(drop_map=too_permissive)
+    wrong = with_values(get_kernels("eager"), drop_map=too_permissive)
     monkeypatch.setattr("torchrl_gpu.envs.packing.env.get_kernels", lambda *args: wrong)
     monkeypatch.setattr(command, "BPP10", {"bpp10": {}})
     assert command.main([*SMALL, "--settings", "bpp10", "--output", str(tmp_path / "packing.json")]) == 1

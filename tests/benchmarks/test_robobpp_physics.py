@@ -12,12 +12,13 @@ import pytest
 from benchmarks import robobpp_physics as physics
 from benchmarks.robobpp_physics import Box, Pallet
 from tests.envs.packing.items.test_factories import installed
+from tests.records import with_values
 
 assert installed
 pytest.importorskip("mujoco")
 BASE = Box((0.4, 0.395, 0.3), (0.4, 0.4), (0.0, 0.0, 0.0))
 ON_TOP = Box((0.4, 0.4, 0.3), (0.4, 0.4), (0.1, 0.0, 0.3))  # its middle is 10 cm inside
-OVER = ON_TOP._replace(corner=(0.25, 0.0, 0.3))  # 5 cm outside
+OVER = with_values(ON_TOP, corner=(0.25, 0.0, 0.3))  # 5 cm outside
 
 
 def pallet(*boxes: Box) -> Pallet:
@@ -70,8 +71,8 @@ TILTED = {"stability": "load_bearing", "max_tilt": 10.0}
 
 
 def test_placements_that_are_rehearsed_move_nothing_far(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shifts, tried = [], physics._MujocoPile.tried
-    monkeypatch.setattr(physics._MujocoPile, "tried", lambda *a: shifts.append(tried(*a)) or shifts[-1])
+    shifts, tried = [], physics.MujocoPile.tried
+    monkeypatch.setattr(physics.MujocoPile, "tried", lambda *a: shifts.append(tried(*a)) or shifts[-1])
     plan = physics.Rehearsal("boards", "boards", TILTED, 3, "mujoco", physics.FAR, False)(0)
     near = [len(shift) for shift in shifts if shift.max() < physics.FAR * 0.07]
     assert near == list(range(1, len(plan.boxes) + 1))  # no box twice, none left out
@@ -88,8 +89,8 @@ def rehearsed(monkeypatch: pytest.MonkeyPatch, shifts: list[tuple[int, float]], 
         found[box] = np.full((number, 2), shift)
         return found[box]
 
-    monkeypatch.setattr(physics._MujocoPile, "tried", trial)
-    monkeypatch.setattr(physics._MujocoPile, "put", lambda self, box: found[box])
+    monkeypatch.setattr(physics.MujocoPile, "tried", trial)
+    monkeypatch.setattr(physics.MujocoPile, "put", lambda self, box: found[box])
     plan = physics.Rehearsal("boards", "boards", TILTED, 2, "mujoco", physics.FAR, gently)(0)
     assert next(given, None) is None
     return list(plan.boxes), tried
@@ -118,16 +119,16 @@ def test_gently_the_first_of_those_that_move_the_pile_least_is_made(
 
 
 def test_a_turned_box_lies_as_one_of_turned_sides() -> None:
-    turned = BASE._replace(sides=(0.395, 0.4, 0.3))
+    turned = with_values(BASE, sides=(0.395, 0.4, 0.3))
     for sides in (BASE.sides, turned.sides):
-        pile = physics._MujocoPile(pallet(), [sides])
+        pile = physics.MujocoPile(pallet(), [sides])
         assert pile.put(turned).max() < 1e-3
         assert abs(pile.data.xmat[1].reshape(3, 3)) @ sides == pytest.approx(turned.sides, abs=1e-4)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_box_that_is_tried_leaves_the_others_as_they_were(engine: str) -> None:
-    with physics._pile(engine, pallet(), [BASE.sides, ON_TOP.sides]) as pile:
+    with physics.open_pile(engine, pallet(), [BASE.sides, ON_TOP.sides]) as pile:
         pile.put(BASE)
         shifts = [pile.tried(box) for box in (ON_TOP, OVER, ON_TOP)]
         again = pile.put(ON_TOP)

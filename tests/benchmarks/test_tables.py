@@ -48,7 +48,7 @@ def test_the_released_weights_in_the_same_worlds() -> None:
         (policy,) = [p for p in result["policies"] if p["policy"] == each["policy"].replace("AC-", "AC")]
         of_all = each["worlds_are"] == "all"
         assert each["success"] == (policy["scores"] if of_all else policy["rows"]["4"])["success"]
-        assert each["worlds"] == tables._worlds(result, of_all)[0]
+        assert each["worlds"] == tables.count_worlds(result, of_all)[0]
 
 
 def test_every_shipped_config_has_a_row() -> None:

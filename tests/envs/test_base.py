@@ -14,6 +14,7 @@ from torchrl.envs import EnvBase, SerialEnv, TransformedEnv
 from torchrl.envs.utils import check_env_specs
 
 from tests.envs.adapters.kinds import KINDS, env_of
+from tests.records import with_values
 from torchrl_gpu.envs import Advanced, DishwashingEnv, MarineNavEnv
 from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, where_rows
 
@@ -47,13 +48,13 @@ class Countdown(BatchedEnv):
         out = {"left": self.left[:, None], "reward": done.float(), "done": done, "terminated": done.clone()}
         return TensorDict(out | {"truncated": torch.zeros_like(done)}, batch_size=self.batch_size)
 
-    def _env_state(self) -> dict[str, Tensor]:
+    def env_state(self) -> dict[str, Tensor]:
         return {"episode": self.episode, "left": self.left}
 
-    def _set_env_state(self, state: dict[str, Tensor]) -> None:
+    def set_env_state(self, state: dict[str, Tensor]) -> None:
         self.episode, self.left = state["episode"], state["left"]
 
-    def _restart_episodes(self) -> None:
+    def restart_episodes(self) -> None:
         self.episode = torch.zeros_like(self.episode)
 
     def like(self, num_envs: int, **changes: Any) -> Countdown:
@@ -158,7 +159,7 @@ def sea() -> BatchedEnv:
 
 class Shifts(DishwashingEnv):
     def advance(self, state: dict[str, Tensor], action: Tensor) -> Advanced:
-        return super().advance(state, action)._replace(terminated=self.uniform() < 0.2)
+        return with_values(super().advance(state, action), terminated=self.uniform() < 0.2)
 
 
 def shifts() -> BatchedEnv:

@@ -84,7 +84,7 @@ def test_looking_changes_nothing_and_shows_the_step(name: str) -> None:
     assert torch.equal(drawn, torch.get_rng_state())
     assert all(torch.equal(value, before[entry]) for entry, value in env.state_dict().items())
     assert seen.batch_size == (1,)
-    for key in set(env.observation_spec.keys(True, True)) - set(env._cleared):
+    for key in set(env.observation_spec.keys(True, True)) - set(env.cleared_keys):
         assert torch.equal(seen[key], current[key][2:3]), key
 
 

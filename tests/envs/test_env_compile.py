@@ -201,7 +201,7 @@ def test_reduced_overhead_gives_the_same_bits(name: str) -> None:
         seen, after = step(current)
         seen = seen.clone()
         after = after.clone()
-        env._set_env_state({name: value.clone() for name, value in env._env_state().items()})
+        env.set_env_state({name: value.clone() for name, value in env.env_state().items()})
         return seen, after
 
     play_both(env, twin, replayed)

@@ -116,7 +116,7 @@ def test_measuring_changes_nothing() -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_is_always_taken_is_less_and_not_much_less(setting: str, backend: str) -> None:
     env = packing(setting, backend=backend)
-    assert env._least_bytes() <= env.bytes_per_env <= memory.MOST_TIMES_LEAST * env._least_bytes()
+    assert env.least_bytes() <= env.bytes_per_env <= memory.MOST_TIMES_LEAST * env.least_bytes()
 
 
 @pytest.mark.gpu
@@ -142,7 +142,7 @@ def test_what_is_measured_is_what_a_gpu_allocates(setting: str, backend: str) ->
 
 def test_it_is_measured_only_where_it_may_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     each = packing().bytes_per_env
-    least = packing()._least_bytes()
+    least = packing().least_bytes()
     asked: list[int] = []
     measure = packing_env.measure_bytes_per_env
     monkeypatch.setattr(packing_env, "measure_bytes_per_env", lambda *args: asked.append(1) or measure(*args))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 
 from torchrl_gpu import native
 from torchrl_gpu.cli import doctor
+from torchrl_gpu.native import build
 
 
 def need_compiler() -> None:
@@ -22,6 +24,11 @@ def need_torch_compile() -> None:
     """Skips a test where torch.compile has no compiler for a CPU or no headers of Python, and says which."""
     if problem := doctor.compile_problem():
         pytest.skip(problem)
+
+
+def loaded_path() -> Path:
+    """Return the file of the compiled library that this process uses."""
+    return Path(build.library()._name)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.native.compilers import loaded_path
 from torchrl_gpu.native import CompilerError, build
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the compilers of these tests are shell scripts")
@@ -130,7 +131,9 @@ def test_flags_that_a_compiler_refuses_are_left_out(tmp_path: Path, script: Scri
     script(before=refuse)
     build.library()
     last = calls(tmp_path)[-1]
-    assert last.startswith(f"{' '.join(build._COMMON)} {taken} /" if taken else f"{' '.join(build._COMMON)} /")
+    assert last.startswith(
+        f"{' '.join(build.COMMON_FLAGS)} {taken} /" if taken else f"{' '.join(build.COMMON_FLAGS)} /"
+    )
     assert len(made(tmp_path)) == 1
 
 
@@ -167,7 +170,7 @@ def test_a_compiler_that_fails_is_quoted_in_one_line(tmp_path: Path, script: Scr
     assert told in problem
     assert "and this" not in problem
     assert "\n" not in problem
-    assert len(calls(tmp_path)) == len(build._VARIANTS)
+    assert len(calls(tmp_path)) == len(build.VARIANTS)
     assert made(tmp_path) == []
 
 
@@ -221,7 +224,7 @@ def test_a_changed_compiler_flag_processor_or_source_makes_another(
     build.library()
     sources = tmp_path / "sources"
     sources.mkdir()
-    for source in build._HERE.glob("*.*"):
+    for source in build.FOLDER.glob("*.*"):
         (sources / source.name).write_bytes(source.read_bytes())
     (sources / "lanes.h").write_text("// changed\n")
     changes: list[Callable[[], object]] = [
@@ -229,8 +232,8 @@ def test_a_changed_compiler_flag_processor_or_source_makes_another(
         lambda: monkeypatch.setenv("CXXFLAGS", "-mno-avx512f"),
         lambda: monkeypatch.setattr(build, "_processor", lambda: "another"),
         lambda: monkeypatch.setattr(build, "_version", lambda command: "copy 2.0"),
-        lambda: monkeypatch.setattr(build, "_VARIANTS", ((),)),
-        lambda: monkeypatch.setattr(build, "_HERE", sources),
+        lambda: monkeypatch.setattr(build, "VARIANTS", ((),)),
+        lambda: monkeypatch.setattr(build, "FOLDER", sources),
     ]
     for number, change in enumerate(changes, start=2):
         change()
@@ -271,7 +274,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(tmp_path: Path, script: S
     build.library()
     (path,) = made(tmp_path)
     (tmp_path / "cache").chmod(mode)
-    assert Path(build.library()._name).parent == tmp_path / "tmp" / f"torchrl_gpu-{os.getuid()}"
+    assert loaded_path().parent == tmp_path / "tmp" / f"torchrl_gpu-{os.getuid()}"
     assert made(tmp_path) == [path]
     assert len(calls(tmp_path)) == 2  # nor is what lies there
 
@@ -280,7 +283,7 @@ def test_what_is_no_folder_is_not_used(tmp_path: Path, script: Script, monkeypat
     script()
     (tmp_path / "file").touch()
     monkeypatch.setenv("TORCHRL_GPU_CACHE", str(tmp_path / "file"))
-    assert Path(build.library()._name).parent.parent == tmp_path / "tmp"
+    assert loaded_path().parent.parent == tmp_path / "tmp"
 
 
 def test_another_users_folders_are_not_used(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,9 +305,9 @@ def test_a_user_without_a_home_has_a_cache_all_the_same(
 
     script()
     monkeypatch.setattr(Path, "expanduser", no_home)
-    assert Path(build.library()._name).parent == tmp_path / "cache"
+    assert loaded_path().parent == tmp_path / "cache"
     monkeypatch.delenv("TORCHRL_GPU_CACHE")
-    assert Path(build.library()._name).parent.parent == tmp_path / "tmp"
+    assert loaded_path().parent.parent == tmp_path / "tmp"
 
 
 # -- what came with a wheel ------------------------------------------------------------------------------------------
@@ -313,20 +316,20 @@ def test_a_user_without_a_home_has_a_cache_all_the_same(
 @pytest.fixture
 def wheel(tmp_path: Path, empty_library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The library of a wheel, on a processor that can run it."""
-    shutil.copytree(build._HERE, tmp_path / "native")
-    monkeypatch.setattr(build, "_HERE", tmp_path / "native")
+    shutil.copytree(build.FOLDER, tmp_path / "native")
+    monkeypatch.setattr(build, "FOLDER", tmp_path / "native")
     monkeypatch.setattr(build, "_use_prebuilt", True)
-    monkeypatch.setattr(build, "_processor", lambda: f"flags : sse {' '.join(build._BASELINE_SETS)} avx")
-    shutil.copy(empty_library, build._prebuilt_path())
-    return build._prebuilt_path()
+    monkeypatch.setattr(build, "_processor", lambda: f"flags : sse {' '.join(build.BASELINE_SETS)} avx")
+    shutil.copy(empty_library, build.prebuilt_path())
+    return build.prebuilt_path()
 
 
 def test_the_library_of_a_wheel_serves_without_a_compiler_and_with_one(
     wheel: Path, tmp_path: Path, script: Script
 ) -> None:
-    assert build.library()._name == str(wheel)
+    assert loaded_path() == wheel
     script()
-    assert build.library()._name == str(wheel)
+    assert loaded_path() == wheel
     assert calls(tmp_path) == []
 
 
@@ -335,7 +338,7 @@ def test_one_tuned_for_this_machine_takes_its_place(wheel: Path, tmp_path: Path,
     build.tune()
     build.tune()
     assert len(calls(tmp_path)) == 1
-    assert build.library()._name == str(made(tmp_path)[0])
+    assert loaded_path() == made(tmp_path)[0]
 
 
 @pytest.mark.parametrize("which", ["processor", "sources"])
@@ -347,7 +350,7 @@ def test_of_another_processor_or_of_other_sources_it_does_not_serve(
     else:
         (wheel.parent / "lanes.h").write_text("// another")
     script()
-    assert build.library()._name == str(made(tmp_path)[0])
+    assert loaded_path() == made(tmp_path)[0]
 
 
 def test_one_that_fails_its_self_test_is_left_with_a_line(
@@ -357,7 +360,7 @@ def test_one_that_fails_its_self_test_is_left_with_a_line(
     monkeypatch.setattr(build, "library", cache(build.library))
     monkeypatch.setattr(build.SelfTest, "failure", lambda test: "no" if wheel.name in str(test.depends_on) else "")
     assert build.problem() == ""
-    assert build.library()._name == str(made(tmp_path)[0])
+    assert loaded_path() == made(tmp_path)[0]
     assert f"{wheel.name} is not used: no" in caplog.text
 
 

@@ -7,7 +7,6 @@ import platform
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tests.envs.test_base import Countdown
-from tests.native.compilers import need_compiler, threads
+from tests.native.compilers import loaded_path, need_compiler, threads
 from torchrl_gpu import native
 from torchrl_gpu.envs import BatchedEnv, MarineNavEnv, PackingEnv
 from torchrl_gpu.native import build
@@ -97,7 +96,7 @@ def test_quota_limits_torch_and_kernels(monkeypatch: pytest.MonkeyPatch, caplog:
 def test_library_loads_wherever_torch_does() -> None:
     if "ziglang" in build.compiler():
         pytest.skip("no wheel is made by ziglang, which links a library of its own")
-    library = Path(build.library()._name).read_bytes()
+    library = loaded_path().read_bytes()
     versions = {tuple(map(int, each.split(b"."))) for each in re.findall(rb"GLIBC_(\d+\.\d+)", library)}
     assert max(versions) <= GLIBC_OF_TORCH
     assert b"libgomp" not in library

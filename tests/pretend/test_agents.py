@@ -105,8 +105,8 @@ def actions(env: PackingEnv, policy: Any) -> list[torch.Tensor]:
 def assert_decides_alike(there: PackingEnv, here: PackingEnv, policies: Any, drawn: tuple[str, ...]) -> None:
     on_cpu = policies(here)
     for name, policy in policies(there).items():
-        there._restart_episodes()
-        here._restart_episodes()
+        there.restart_episodes()
+        here.restart_episodes()
         with waits() as counted, torch.no_grad():
             found = actions(there, policy)
         assert counted.total == 0, f"{name}: {counted.report()}"

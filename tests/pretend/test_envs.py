@@ -154,5 +154,5 @@ def test_an_environment_moves_with_its_state() -> None:
         play(stays)
         assert moved.to("cuda") is moved
         assert moved.device.type == "cuda"
-        assert all(value.is_cuda for value in moved._env_state().values())
+        assert all(value.is_cuda for value in moved.env_state().values())
         assert_alike(play(moved), play(stays))

@@ -63,11 +63,9 @@ def first_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setitem(kernels.BACKENDS, "triton", BROKEN)
     monkeypatch.setattr(pipeline, "_WARNED", set())
     monkeypatch.chdir(tmp_path)
-    for chosen in (kernels._fastest, kernels._log_slower):
-        chosen.cache_clear()
+    kernels.forget_choices()
     yield
-    for chosen in (kernels._fastest, kernels._log_slower):
-        chosen.cache_clear()
+    kernels.forget_choices()
 
 
 def busy(test: SelfTest) -> str:

@@ -29,7 +29,7 @@ FRAMES = {
     "depth": RGB[..., 0].float() / 50,
     "batch": torch.stack([RGB, RGB.flip(0), RGB]),
 }
-pixels._color_map_on(torch.device("cuda", 0))  # is copied to the device once
+pixels.color_map_on(torch.device("cuda", 0))  # is copied to the device once
 SELF_TESTS: dict[str, dict[str, str]] = {"NVJPEG": {}, "none": {}}  # each starts processes once
 each_format = pytest.mark.parametrize("kind", FRAMES)
 

@@ -86,7 +86,7 @@ class SelfTest(NamedTuple):
             found = _run_in_subprocess(self)
         except Unavailable as reason:
             _LOG.info("self-test of %s in this process: %s", self.name, reason)
-            found = run_here(lambda: _function(self.function)(*self.arguments))
+            found = run_here(lambda: function_of(self.function)(*self.arguments))
             # Not on disk: it may have failed for want of memory.
             _FAILURES[self._key] = found
             return found
@@ -221,7 +221,7 @@ def _answer(test: SelfTest, to: int) -> NoReturn:
 
         # The threads of OpenMP are not forked, and would be waited for.
         torch.set_num_threads(1)
-        if not _function(test.function)(*test.arguments):
+        if not function_of(test.function)(*test.arguments):
             os.write(to, _PASSED)
     finally:
         os._exit(0)
@@ -291,7 +291,7 @@ def _result(status: int, out: str, err: str) -> str:
     return one_line(failure)
 
 
-def _function(name: str) -> Callable[..., str]:
+def function_of(name: str) -> Callable[..., str]:
     module, _, function = name.partition(":")
     found: Callable[..., str] = getattr(importlib.import_module(module), function)
     return found
@@ -301,7 +301,7 @@ def _main(function: str, arguments: str) -> None:
     """Run a self-test in this process, print its result and end."""
     # A compiler, a driver or a kernel may raise anything.
     try:
-        result = {"failure": one_line(_function(function)(*json.loads(arguments)))}
+        result = {"failure": one_line(function_of(function)(*json.loads(arguments)))}
     except Unavailable as error:
         result = {"unavailable": one_line(str(error))}
     except Exception as error:

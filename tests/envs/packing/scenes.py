@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.records import with_values
 from torchrl_gpu.envs.packing.stability.footprints import Footprint
 from torchrl_gpu.envs.packing.types import STABILITY_RULES, Bin, Catalogue, height_rules
 
@@ -47,10 +48,10 @@ class Scene(NamedTuple):
 
     def under(self, **changes: object) -> Scene:
         fields = {name: getattr(self.bin_, name) for name in ("size", "cells", "step", "stability")}
-        return self._replace(bin_=Bin(**fields | changes))
+        return with_values(self, bin_=Bin(**fields | changes))
 
     def counted(self, unit: float | None) -> Scene:
-        return self._replace(catalogue=replace(self.catalogue, unit=unit))
+        return with_values(self, catalogue=replace(self.catalogue, unit=unit))
 
 
 def bin_of(cells: tuple[int, int], *, step: int = 1, stability: str = "none", levels: int = 8) -> Bin:

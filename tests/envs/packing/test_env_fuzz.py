@@ -140,7 +140,7 @@ POLICIES = [DeepestBottomLeft, HeightmapMinimization, LeastSurfaceArea, MaximalA
 def test_any_observation_is_refused_or_acted_on(name: str, policy: type, data: st.DataObject) -> None:
     env = PAIRS[name][0]
     env.load_state_dict(SAVED[name])
-    seen = TensorDict(env._observation(), batch_size=[2]).select("item_id", "box_heightmap", "legal_mask", "z_map")
+    seen = TensorDict(env.observe(), batch_size=[2]).select("item_id", "box_heightmap", "legal_mask", "z_map")
     entry = data.draw(st.sampled_from(["item_id", "item_id", "legal_mask", "box_heightmap", "z_map"]))
     changed = data.draw(perturbed(seen[entry]))
     if changed.is_floating_point() and not changed.isfinite().all():
@@ -148,7 +148,7 @@ def test_any_observation_is_refused_or_acted_on(name: str, policy: type, data: s
     try:
         action = VolumeSorted(env, policy(env))(seen.set(entry, changed))["action"]
     except (ValueError, RuntimeError):  # tensordict itself refuses what has not the batch's length
-        assert changed.dtype != env._observation()[entry].dtype or changed.shape != env._observation()[entry].shape
+        assert changed.dtype != env.observe()[entry].dtype or changed.shape != env.observe()[entry].shape
         return
     assert ((action >= 0) & (action < env.num_actions)).all()
 
@@ -167,7 +167,7 @@ WRONG: list[tuple[str, Any, str]] = [
 def test_heuristics_look_at_what_they_are_given(policy: type) -> None:
     env = PAIRS["three visible"][0]
     for entry, change, message in WRONG:
-        seen = TensorDict(env._observation(), batch_size=[2])
+        seen = TensorDict(env.observe(), batch_size=[2])
         seen = seen.exclude(entry) if change is None else seen.set(entry, change(seen[entry]))
         with pytest.raises(ValueError, match=rf"^{policy.__name__}: {message}$"):
             policy(env)(seen)
@@ -177,7 +177,7 @@ def test_heuristics_look_at_what_they_are_given(policy: type) -> None:
 def test_an_id_that_no_item_has_is_an_empty_slot(policy: type) -> None:
     env = PAIRS["three visible"][0]
     env.load_state_dict(SAVED["three visible"])
-    seen = TensorDict(env._observation(), batch_size=[2]).exclude("z_map")
+    seen = TensorDict(env.observe(), batch_size=[2]).exclude("z_map")
     legal = seen["legal_mask"].clone()
     legal[:, 1] = False
     ids = seen["item_id"].clone()

@@ -9,6 +9,7 @@ import pytest
 
 from tests.envs.packing.physics.stacks import BIN, plan_of_boxes, prism, turned
 from tests.envs.packing.settings import packing, play
+from tests.records import with_values
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.overlap import Overlap, overlaps
 from torchrl_gpu.envs.packing.plan import PackingPlan, plan_of
@@ -59,10 +60,10 @@ def test_what_lies_in_a_hollow_does_not_overlap() -> None:
         (hollow, box), (turned(hollow, 0, 0, 0, (0, 0, 0)), turned(box, 0, 0, 0, (0.02, 0, 0.02))), BIN
     )
     assert overlaps(inside, VOXEL).items == 0.0
-    deeper = inside._replace(poses=(inside.poses[0], turned(box, 0, 0, 0, (0.026, 0, 0.02))))
+    deeper = with_values(inside, poses=(inside.poses[0], turned(box, 0, 0, 0, (0.026, 0, 0.02))))
     assert overlaps(deeper, VOXEL).items == pytest.approx(0.006)
     on_its_side = turned(hollow, 0, 90, 0, (0, 0, 0))  # the opening looks along x
-    assert overlaps(inside._replace(poses=(on_its_side, inside.poses[1])), VOXEL).items == pytest.approx(0.02)
+    assert overlaps(with_values(inside, poses=(on_its_side, inside.poses[1])), VOXEL).items == pytest.approx(0.02)
 
 
 def test_turned_items() -> None:

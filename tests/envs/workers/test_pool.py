@@ -113,7 +113,7 @@ def test_a_worker_that_dies_again_and_again_ends_the_run() -> None:
     pool = WorkerPool(Walk(), 1)
     pool.begin()
     kill(pool, 0)
-    pool._deaths = [pool.most_deaths - 1]
+    pool.deaths = [pool.most_deaths - 1]
     with pytest.raises(WorkerFailed, match=r"worker 0 .* killed by SIGKILL, 3 times"):
         pool.end()
     pool.close()

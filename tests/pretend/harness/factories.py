@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.pretend.harness import graphs, launches
-from tests.pretend.harness.tensors import CudaTensor, _facts, check_index, execute
+from tests.pretend.harness.tensors import CudaTensor, check_index, execute, facts_of
 
 _LIBRARIES: list[torch.library.Library] = []  # what they override lasts as long as they do
 
@@ -22,7 +22,7 @@ def install() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a kernel of CUDA is overridden
         for func in _factories():
-            library.impl(func._schema.name.removeprefix("aten::") + _suffix(func), _on_cpu(func), "CUDA")
+            library.impl(launches.schema_of(func).name.removeprefix("aten::") + _suffix(func), _on_cpu(func), "CUDA")
         library.impl("is_pinned", _is_pinned, "CPU")
         library.impl("_pin_memory", _pin_memory, "CPU")
     for name in ("empty", "zeros", "ones", "full", "empty_strided", "rand", "randn"):
@@ -30,7 +30,8 @@ def install() -> None:
 
 
 def _suffix(func: Any) -> str:
-    return f".{func._schema.overload_name}" if func._schema.overload_name else ""
+    overload = launches.schema_of(func).overload_name
+    return f".{overload}" if overload else ""
 
 
 def _factories() -> list[Any]:
@@ -44,7 +45,7 @@ def _factories() -> list[Any]:
         func = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
         if func is None:
             continue
-        arguments = func._schema.arguments
+        arguments = launches.schema_of(func).arguments
         if any(each.name == "device" for each in arguments) and not any(
             "Tensor" in str(each.type) for each in arguments
         ):
@@ -53,7 +54,7 @@ def _factories() -> list[Any]:
 
 
 def _on_cpu(func: Any) -> Callable[..., CudaTensor]:
-    facts = _facts(func)
+    facts = facts_of(func)
 
     def make(*args: Any, **kwargs: Any) -> CudaTensor:
         check_index(torch.device(kwargs.get("device") or "cuda"))

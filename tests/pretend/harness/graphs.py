@@ -80,7 +80,7 @@ class CudaGraph:
             if isinstance(leaf, Tensor) and _storage(leaf) not in read
         ]
         self.operators.append(f"{func} {tree_map_only(Tensor, _shape, (args, kwargs))}")
-        if not fresh and not func._schema.is_mutable:
+        if not fresh and not launches.schema_of(func).is_mutable:
             return  # a view
         self._made |= {_storage(leaf) for _, leaf in fresh}
         args, kwargs = tree_map_only(Tensor, lambda tensor: self._keep(tensor, str(func)), (args, kwargs))

@@ -46,11 +46,16 @@ def launches() -> Iterator[Launches]:
         _open.remove(counted)
 
 
+def schema_of(func: Any) -> Any:
+    """Return the arguments and results that an operator declares."""
+    return func._schema
+
+
 def note(func: Any) -> None:
     """Counts an operator outside of graphs."""
     if _open and launches_something(func):
         for each in _open:
-            each.operators[func._schema.name.partition("::")[2]] += 1
+            each.operators[schema_of(func).name.partition("::")[2]] += 1
 
 
 def note_replay(nodes: int) -> None:
@@ -63,7 +68,7 @@ def note_replay(nodes: int) -> None:
 @cache
 def launches_something(func: Any) -> bool:
     """True of an operator that is more than another view of memory."""
-    schema = func._schema
+    schema = schema_of(func)
     if schema.name.partition("::")[2].startswith(_NOTHING):
         return False
     if schema.is_mutable:

@@ -129,8 +129,9 @@ class _Facts(NamedTuple):
 
 
 @cache
-def _facts(func: Any) -> _Facts:
-    schema, tags = func._schema, set(func.tags)
+def facts_of(func: Any) -> _Facts:
+    schema = launches.schema_of(func)
+    tags = set(func.tags)
     return _Facts(
         schema.name.rpartition("::")[2],
         schema.is_mutable,
@@ -142,7 +143,7 @@ def _facts(func: Any) -> _Facts:
 
 def run(func: Any, args: Any, kwargs: Any) -> Any:
     """Does an operator, of which at least one argument is a CudaTensor, on the CPU tensors inside."""
-    facts = _facts(func)
+    facts = facts_of(func)
     cuda: list[CudaTensor] = []
     host: list[Tensor] = []
     for value in (*args, *kwargs.values()):

@@ -245,7 +245,7 @@ def test_what_runs_on_a_device_makes_the_same_picture_and_reads_nothing(name: st
     """The operators of a GPU, run on the host under a mode that refuses what would wait."""
     frame, expected = frames()[name], copied(frames()[name])
     found = format_of(frame, "test")
-    pixels._color_map_on(frame.device)  # comes to the device once
+    pixels.color_map_on(frame.device)  # comes to the device once
     with NoHostReads(), mock.patch.object(pixels, "to_array", side_effect=AssertionError("brought to the host")):
         depth = pixels.measured_range(OnDevice(frame)) if found.kind == "depth" else None  # type: ignore[arg-type]
         canvas = torch.empty(expected.shape, dtype=torch.uint8)
@@ -268,7 +268,7 @@ class OnDevice:
 @pytest.mark.parametrize("name", frames())
 def test_torch_on_the_gpu_stays_there_and_does_not_wait(name: str) -> None:
     frame = frames()[name].cuda()
-    pixels._color_map_on(frame.device)  # comes to the device once
+    pixels.color_map_on(frame.device)  # comes to the device once
     torch.cuda.set_sync_debug_mode("error")
     try:
         picture: Any

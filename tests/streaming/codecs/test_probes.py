@@ -90,7 +90,7 @@ def test_nvenc_that_hangs_is_tried_in_a_process_of_its_own(
     monkeypatch.setattr(libavcodec, "open_codec", None)  # so it cannot be tried in this one
     assert probes.nvenc_problem() == "no answer within 300 seconds"
     (test,) = pretended
-    assert self_tests._function(test.function) is libavcodec.codec_problem
+    assert self_tests.function_of(test.function) is libavcodec.codec_problem
     assert test.arguments == ("nvenc",)
 
 
@@ -102,7 +102,7 @@ def test_nvjpeg_that_hangs_is_tried_in_a_process_of_its_own(
     found = probes.nvjpeg_problem(torch.device("cuda", 0))
     assert found == "torchcodec: no answer within 300 seconds; torchvision: no answer within 300 seconds"
     assert [test.arguments for test in pretended] == [("torchcodec", "cuda:0"), ("torchvision", "cuda:0")]
-    assert {self_tests._function(test.function) for test in pretended} == {nvjpeg.self_test}
+    assert {self_tests.function_of(test.function) for test in pretended} == {nvjpeg.self_test}
 
 
 def test_what_is_tried_of_nvjpeg(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,7 @@ def rollouts_of(player: PlainPlayer | None, calls: int = 3) -> list[torch.Tensor
     found = []
     for _ in range(calls):
         found += list(rollout.play(policy, 5)[1].values(True, True))
-    found += list(env._env_state().values())
+    found += list(env.env_state().values())
     return [value.clone() for value in [*found, *rollout.current.values(True, True)]]
 
 

@@ -211,7 +211,7 @@ def _packed_color_map() -> np.ndarray:
 
 
 @cache
-def _color_map_on(device: torch.device) -> Tensor:
+def color_map_on(device: torch.device) -> Tensor:
     colors: Tensor = sys.modules["torch"].from_numpy(color_map()).to(device)
     return colors
 
@@ -294,5 +294,5 @@ def _colors_on_device(frame: Tensor, depth: tuple[float, float] | Tensor) -> Ten
     near, far = depth if isinstance(depth, tuple) else depth.unbind()
     share = torch.nan_to_num((metres - near) / (far - near), nan=0.0).clamp(0, 1)
     places = (torch.where(known, share, 0.0) * 255 + 0.5).long()
-    colors: Tensor = torch.where(known[..., None], _color_map_on(frame.device)[places], UNMEASURED)
+    colors: Tensor = torch.where(known[..., None], color_map_on(frame.device)[places], UNMEASURED)
     return colors

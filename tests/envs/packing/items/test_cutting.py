@@ -231,7 +231,7 @@ def test_what_is_kept_is_read_and_not_cut_again() -> None:
     made, key = sequences(), keys(2)
     position = torch.zeros(2, 1, dtype=torch.int64)
     wanted = [made.items(each, position) for each in (key, key + 1)]
-    ((_, _, kept),) = made._kept
+    ((_, _, kept),) = made.recent
     kept += 100
     assert [made.items(each, position).tolist() for each in (key, key + 1)] == [
         (each + 100).tolist() for each in wanted

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.records import values_by_name
 from torchrl_gpu.envs.packing.items import mesh_cache as module
 from torchrl_gpu.envs.packing.items.mesh_cache import MeshCache, cache_key
 from torchrl_gpu.envs.packing.items.rasterise import Heightmaps
@@ -50,7 +51,7 @@ def test_the_process_keeps_what_it_has_made(device: torch.device) -> None:
 
 def test_the_process_keeps_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = MeshCache(None)
-    monkeypatch.setattr(module, "_MOST_BYTES", 2 * module._bytes(some_maps()))
+    monkeypatch.setattr(module, "_MOST_BYTES", 2 * module.bytes_of(some_maps()))
     cache.put("a", some_maps())
     cache.put("b", some_maps())
     assert cache.get("a", 2, CPU) is not None  # now b is the one not used for longest
@@ -60,16 +61,16 @@ def test_the_process_keeps_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_folder_outlives_the_process(tmp_path: Path) -> None:
     MeshCache(tmp_path / "new" / "folder").put(KEY, some_maps())
-    module._kept.clear()
+    module.forget()
     assert_same(MeshCache(tmp_path / "new" / "folder").get(KEY, 2, CPU), some_maps())
     assert [path.name for path in (tmp_path / "new" / "folder").iterdir()] == [f"{KEY}.pt"]
     assert_same(MeshCache(tmp_path).get(KEY, 2, CPU), some_maps())  # a folder gets what the process has kept
-    module._kept.clear()
+    module.forget()
     assert_same(MeshCache(tmp_path).get(KEY, 2, CPU), some_maps())
 
 
 def saved(**changes: Any) -> Callable[[Path], object]:
-    held = {"key": KEY} | some_maps()._asdict() | changes
+    held = {"key": KEY} | values_by_name(some_maps()) | changes
     return lambda path: torch.save(held, path)
 
 
@@ -90,7 +91,7 @@ BROKEN: dict[str, Callable[[Path], object]] = {
     "a part missing": saved(bottom=None),
     "another type": saved(top=MAPS.top.double()),
     "another shape": saved(top=MAPS.top[:, :2]),
-    "other orientations": lambda path: torch.save({"key": KEY} | some_maps(3)._asdict(), path),
+    "other orientations": lambda path: torch.save({"key": KEY} | values_by_name(some_maps(3)), path),
     "another extent": saved(extent=MAPS.extent + 1),
     "not a number": saved(top=MAPS.top * torch.nan),
     "negative": saved(bottom=MAPS.bottom - 1),
@@ -111,7 +112,7 @@ def test_broken_and_foreign_files_are_reported_and_made_again(
     (record,) = caplog.records
     assert record.getMessage().startswith(f"MeshCache: {path}: made again: ")
     cache.put(KEY, some_maps())
-    module._kept.clear()
+    module.forget()
     assert_same(cache.get(KEY, 2, CPU), some_maps())
 
 
@@ -126,7 +127,7 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(torch, "save", full)
     with pytest.raises(OSError, match="no space left"):
         cache.put(KEY, some_maps(size=5))
-    module._kept.clear()
+    module.forget()
     assert_same(cache.get(KEY, 2, CPU), some_maps())
     assert [path.name for path in tmp_path.iterdir()] == [f"{KEY}.pt"]
 

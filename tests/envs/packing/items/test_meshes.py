@@ -27,7 +27,7 @@ TRUE = (1.0, 1.0)
 
 @pytest.fixture(autouse=True)
 def nothing_kept() -> None:
-    mesh_cache._kept.clear()
+    mesh_cache.forget()
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_heightmaps_are_made_once(folder: Path, monkeypatch: pytest.MonkeyPatch)
     cache = folder / "cache"
     first, _ = MeshItems(folder, cache=cache).build(BIN, "cube", 1, 1)
     MeshItems(folder, num_scales=1).build(BIN, "cube", 1, 1)  # from the process
-    mesh_cache._kept.clear()
+    mesh_cache.forget()
     again, _ = MeshItems(folder, cache=cache).build(BIN, "cube", 1, 1)  # from the folder
     MeshItems(folder, cache=cache).build(BIN, "yaw", 1, 1)
     assert made == [3, 0, 0, 3]

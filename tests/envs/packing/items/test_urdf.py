@@ -169,8 +169,8 @@ def test_a_chain_of_links_is_followed_once(tmp_path: Path, monkeypatch: pytest.M
             products.append(1)
             return np.asarray(self) @ np.asarray(other)
 
-    origin = urdf._origin
-    monkeypatch.setattr(urdf, "_origin", lambda element: origin(element).view(Counted))
+    origin = urdf.read_origin
+    monkeypatch.setattr(urdf, "read_origin", lambda element: origin(element).view(Counted))
     monkeypatch.setattr(np, "eye", lambda n, eye=np.eye: eye(n).view(Counted))
     found = urdf_groups(tmp_path / "a.urdf", lambda path: read.append(path) or read_mesh(path))
     assert [vertices[:, 0].min() for vertices, _ in found] == list(range(number))

@@ -13,6 +13,7 @@ from torch import Tensor
 from tests.envs.packing.kernels.parity import assert_placed
 from tests.envs.packing.kernels.test_transition import CPU, assert_advance_agrees, assert_restart_agrees, state_of
 from tests.envs.packing.scenes import CELL, Scene, scene
+from tests.records import with_values
 from torchrl_gpu.envs.packing.kernels import reference
 from torchrl_gpu.envs.packing.types import PackingState, Placement, StoredMaps
 
@@ -28,7 +29,7 @@ def wild(rng: np.random.Generator, shape: tuple[int, ...], low: int, high: int, 
 
 def hostile_items(s: Scene, rng: np.random.Generator) -> Scene:
     """The scene with items of which about half are no row of its catalogue."""
-    return s._replace(item_id=wild(rng, tuple(s.item_id.shape), 0, s.catalogue.num_items))
+    return with_values(s, item_id=wild(rng, tuple(s.item_id.shape), 0, s.catalogue.num_items))
 
 
 def hostile_placement(s: Scene, rng: np.random.Generator, share: float = 0.2) -> Placement:
@@ -87,7 +88,7 @@ def assert_no_slot_is_kept(kernels: Any, s: Scene, rng: np.random.Generator, dev
     assert z_map.shape == legal.shape == maps[0].shape
     stored = hostile_stored(s, (torch.full_like(maps[0], 77.0), ~maps[1]), rng)
     nowhere = torch.where(stored.slot < 0, stored.slot, stored.slot.clamp_min(s.item_id.shape[1]))
-    came = kernels.drop_map(*there, _there(stored._replace(slot=nowhere), device))
+    came = kernels.drop_map(*there, _there(with_values(stored, slot=nowhere), device))
     assert all(torch.equal(a.cpu(), b) for a, b in zip(came, maps, strict=True))
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.envs.packing.scenes import CELL, Scene, as_solids, bin_of, judge
+from tests.records import with_values
 from tests.tolerances import assert_near
 from torchrl_gpu.envs.packing.kernels import reference
 from torchrl_gpu.envs.packing.types import Catalogue, Placement, StoredMaps
@@ -95,7 +96,7 @@ def assert_kept_maps_follow(kernels: ModuleType, s: Scene, seed: int, steps: int
         heightmap = reference.place(s.heightmap, placement, s.catalogue, s.bin_)
         item_id, slot = shown_next(s, rng)
         stored = StoredMaps(z_map, legal, slot, changed_by(placement, s, rng))
-        s = s._replace(heightmap=heightmap, item_id=item_id)
+        s = with_values(s, heightmap=heightmap, item_id=item_id)
         z_map, legal = assert_parity(kernels, s, stored, device, growth=False)
 
 
@@ -161,7 +162,7 @@ def assert_only_what_changed_is_made_anew(
 def assert_rounding_is_counted_away(kernels: ModuleType, s: Scene, device: torch.device = CPU) -> None:
     """A height within a thousandth of a count is that count: what comes out is whole again, and as stable."""
     error = (torch.rand(s.heightmap.shape, generator=torch.Generator().manual_seed(0)) - 0.5) * 1e-4 * CELL
-    came = kernels.drop_map(*s._replace(heightmap=(s.heightmap + error).clamp_min(0)).to(device))
+    came = kernels.drop_map(*with_values(s, heightmap=(s.heightmap + error).clamp_min(0)).to(device))
     assert all(torch.equal(a.cpu(), b) for a, b in zip(came, reference.drop_map(*s), strict=True))
 
 
@@ -186,4 +187,4 @@ def lifted(s: Scene, units: int, seed: int = 0) -> Scene:
     some = torch.rand(c.top.shape, generator=torch.Generator().manual_seed(seed)) < 0.4
     some[..., 0, 0] = False  # every item touches its own base somewhere
     high = torch.where(some & c.bottom.isfinite(), units * CELL, 0.0)
-    return s._replace(catalogue=Catalogue.of_maps(c.top + high, c.bottom + high, c.extent, c.volume, CELL))
+    return with_values(s, catalogue=Catalogue.of_maps(c.top + high, c.bottom + high, c.extent, c.volume, CELL))

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.envs.packing.hulls import balances
 from tests.envs.packing.kernels.parity import KINDS, some_placement
 from tests.envs.packing.scenes import CELL, LAW, RULES, bin_of, scene
+from tests.records import with_values
 from torchrl_gpu.envs.packing.kernels import balanced, judge_placements, reference
 from torchrl_gpu.envs.packing.stability.centres import centre_16ths
 from torchrl_gpu.envs.packing.stability.com import holds, stable_on_floor
@@ -73,7 +74,7 @@ def test_a_balanced_catalogue_is_read_rather_than_made_anew() -> None:
     moved = made.to(torch.device("meta"))
     assert moved.centre_16ths is not None
     assert moved.centre_16ths.is_meta
-    before, after = (reference.drop_map(*s._replace(catalogue=c)) for c in (s.catalogue, made))
+    before, after = (reference.drop_map(*with_values(s, catalogue=c)) for c in (s.catalogue, made))
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests.envs.packing.hulls import balances, centre_in_hull
 from tests.envs.packing.scenes import CELL, LAW, SCENES, Scene, bin_of, judge, pile, scene
+from tests.records import with_values
 from torchrl_gpu.envs.packing.kernels import reference
 from torchrl_gpu.envs.packing.types import Catalogue, Placement
 
@@ -122,7 +123,7 @@ def test_packed_volume_is_at_most_the_volume_under_the_heightmap(s: Scene, seed:
                 continue
             k, o, gx, gy = (int(i) for i in rng.permutation(mask.nonzero().numpy())[0])
             placement, _ = placement_at(s, k, o, gx, gy, z_map)
-            alone = placement._replace(item_id=torch.where(torch.arange(len(legal)) == n, placement.item_id, -1))
+            alone = with_values(placement, item_id=torch.where(torch.arange(len(legal)) == n, placement.item_id, -1))
             heightmap = reference.place(heightmap, alone, s.catalogue, s.bin_)
             volume[n] += s.catalogue.volume[s.item_id[n, k]]
     assert (volume <= heightmap.sum((1, 2)) * s.bin_.cell_area + 1e-6).all()

@@ -13,6 +13,7 @@ import torch
 
 from tests.envs.packing.kernels.broken import OWN_CELLS
 from tests.native.compilers import need_compiler
+from tests.records import with_values
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing import kernels
 from torchrl_gpu.envs.packing.items import RandomBoxes
@@ -37,18 +38,17 @@ WAYS = {
 def nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A machine on which nothing has been tried, and whose "triton" is a backend that can be broken."""
     (tmp_path / "cache").mkdir(mode=0o700)
-    need_compiler()  # compiled in the usual cache: a second time would take long
+    # It compiles in the usual cache: a second time would take long.
+    need_compiler()
     monkeypatch.setenv("TORCHRL_GPU_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(self_tests, "_FAILURES", {})
     monkeypatch.setattr(tests_of_kernels, "_LAUNCHED", {})
     monkeypatch.setitem(kernels.BACKENDS, "triton", BROKEN)
-    monkeypatch.setitem(kernels._PREFERRED, "cpu", ("triton", "eager"))
+    monkeypatch.setitem(kernels.PREFERRED, "cpu", ("triton", "eager"))
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    kernels._fastest.cache_clear()
-    kernels._log_slower.cache_clear()
+    kernels.forget_choices()
     yield
-    kernels._fastest.cache_clear()
-    kernels._log_slower.cache_clear()
+    kernels.forget_choices()
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def here(test: SelfTest) -> str:
         tried.append(test.name)
-        return self_tests.run_here(lambda: self_tests._function(test.function)(*test.arguments))
+        return self_tests.run_here(lambda: self_tests.function_of(test.function)(*test.arguments))
 
     monkeypatch.setattr(self_tests, "_run_in_subprocess", here)
     monkeypatch.setattr(tests_of_kernels, "STABILITY_RULES", ("none", "com"))
@@ -124,18 +124,18 @@ def test_a_setting_survives_its_file(tmp_path: Path) -> None:
         tests_of_kernels.save(setting, str(tmp_path / "setting.pt"))
         again = tests_of_kernels.load(str(tmp_path / "setting.pt"), CPU)
         assert (again.bin, again.name, again.visible_items) == (setting.bin, setting.name, setting.visible_items)
-        assert tests_of_kernels._constants(again) == tests_of_kernels._constants(setting)
+        assert tests_of_kernels.constants_of(again) == tests_of_kernels.constants_of(setting)
         assert tests_of_kernels.difference({job: getattr(eager, job) for job in tests_of_kernels.JOBS}, again) == ""
 
 
 def test_of_a_large_catalogue_some_items_are_kept(tmp_path: Path) -> None:
     bin_ = Bin((6.0, 5.0, 5.0), OWN_CELLS)
     catalogue, _ = RandomBoxes(1, 5).build(bin_, "yaw", 10, 1)
-    assert catalogue.num_items > tests_of_kernels._MOST_ITEMS
+    assert catalogue.num_items > tests_of_kernels.MOST_ITEMS
     setting = tests_of_kernels.Setting("many", bin_, catalogue, 2, 3)
     tests_of_kernels.save(setting, str(tmp_path / "setting.pt"))
     again = tests_of_kernels.load(str(tmp_path / "setting.pt"), CPU).catalogue
-    assert again.num_items == tests_of_kernels._MOST_ITEMS
+    assert again.num_items == tests_of_kernels.MOST_ITEMS
     assert (again.bounds, again.least) == (catalogue.bounds, catalogue.least)
     assert torch.equal(again.extent[[0, -1]], catalogue.extent[[0, -1]])
 
@@ -153,7 +153,9 @@ def test_the_stability_of_a_few_placements_of_own_items_may_differ() -> None:
     jobs = {name: getattr(eager, name) for name in tests_of_kernels.JOBS}
     most = int(5 * 2 * 2 * 9 * 8 * 0.01)
     for number, allowed, found in ((1, 0.0, False), (most, 0.01, True), (most + 1, 0.01, False)):
-        came = tests_of_kernels.difference(jobs | {"drop_map": turned(number)}, setting._replace(most_wrong=allowed))
+        came = tests_of_kernels.difference(
+            jobs | {"drop_map": turned(number)}, with_values(setting, most_wrong=allowed)
+        )
         assert (came == "") is found
 
 
@@ -177,7 +179,7 @@ def test_the_next_process_knows(apart: list[str], monkeypatch: pytest.MonkeyPatc
     for _ in range(3):
         assert get_kernels().backend == "eager"
         self_tests._FAILURES.clear()
-        kernels._fastest.cache_clear()
+        kernels.forget_choices()
     assert len(apart) == 1
     monkeypatch.delenv("BROKEN")
     assert kernels.tested_backends(CPU)["triton"].startswith(WAYS["miscounts"])
@@ -280,8 +282,8 @@ def test_memory_that_is_full_is_no_fault_of_the_kernels(apart: list[str], monkey
 def test_results_depend_on_what_kernels_are_compiled_for() -> None:
     settings = [setting for rule in STABILITY_RULES for setting in tests_of_kernels.settings(rule, CPU)]
     first = settings[0]
-    changed = [first._replace(visible_items=3), first._replace(num_envs=16), *settings]
-    assert len({tests_of_kernels._constants(setting) for setting in changed}) == len(changed)
+    changed = [with_values(first, visible_items=3), with_values(first, num_envs=16), *settings]
+    assert len({tests_of_kernels.constants_of(setting) for setting in changed}) == len(changed)
 
 
 def test_no_random_number_is_drawn(apart: list[str]) -> None:

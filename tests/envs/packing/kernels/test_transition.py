@@ -13,6 +13,7 @@ from torch import Tensor
 from tests.envs.packing.kernels.parity import CPU, KINDS
 from tests.envs.packing.scenes import RULES, Scene, bin_of, scene, scene_in
 from tests.native.compilers import need_compiler, threads
+from tests.records import with_values
 from torchrl_gpu.envs.packing.kernels import Kernels, compiled, get_kernels, reference, transition
 from torchrl_gpu.envs.packing.types import Moved, PackingState
 
@@ -85,7 +86,7 @@ def assert_same_move(came: Moved, expected: Moved) -> None:
 
 def on_cpu(moved: Moved) -> Moved:
     parts = {name: getattr(moved, name).cpu() for name in ("legal", "slot", "changed")}
-    return moved._replace(state=copy_of(moved.state), **parts)
+    return with_values(moved, state=copy_of(moved.state), **parts)
 
 
 def assert_advance_agrees(
@@ -253,7 +254,7 @@ def large_scene(kind: str) -> tuple[Scene, PackingState, Tensor, Tensor]:
     """So many environments that their rows are shared out between threads; maps without the reference, for time."""
     rng = np.random.default_rng(3)
     s = scene_in(bin_of((11, 10), step=2), rng, kind, num_envs=300)
-    some = s._replace(heightmap=s.heightmap[:4], item_id=s.item_id[:4])
+    some = with_values(s, heightmap=s.heightmap[:4], item_id=s.item_id[:4])
     state = state_of(some, rng)
     state = PackingState(**{f.name: repeated(getattr(state, f.name)) for f in fields(state)})
     return s, state, some_actions(state, rng), following_of(s, rng)

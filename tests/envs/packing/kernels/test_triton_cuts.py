@@ -59,7 +59,7 @@ def test_sides_of_more_than_twelve_bits_are_cut_in_torch() -> None:
     made, key = CutSequences((4, 4, 5000), 2, 2600, False, 100), torch.arange(20)
     here = made.items(key.to("cuda"), places(made, 20, torch.device("cuda")))
     assert here.cpu().equal(made.rows(key))
-    assert not made._kept_on
+    assert not made.recent_on_device
 
 
 @pytest.mark.gpu
@@ -70,4 +70,4 @@ def test_a_gpu_cuts_the_same_boxes(layers: bool) -> None:
         key = torch.arange(3000) * 77_777 + turn
         here = made.items(key.to(device), places(made, 3000, device))
         assert here.cpu().equal(made.rows(key))
-    assert made._kept_on  # that is, by Triton
+    assert made.recent_on_device  # that is, by Triton

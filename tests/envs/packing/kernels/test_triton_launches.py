@@ -18,6 +18,7 @@ from torch.torch_version import TorchVersion
 from benchmarks.gpu.launches import Launch, as_on, innermost_loops, recorded, stack_of
 from tests.envs.packing.scenes import CELL, Scene, bin_of, scene_in
 from tests.no_host_reads import NoHostReads
+from tests.records import with_values
 from torchrl_gpu.envs import PackingEnv, triton_draws
 from torchrl_gpu.envs.packing.items import RandomBoxes, triton_cuts
 from torchrl_gpu.envs.packing.items.cutting import CutSequences
@@ -211,7 +212,7 @@ def test_another_catalogue_or_batch_is_no_other_kernel(launches: list[Launch]) -
             rows = torch.zeros(num_items, dtype=torch.int64)
             maps = {"top": c.top[rows], "bottom": c.bottom[rows]} if c.top is not None and c.bottom is not None else {}
             tensors = {"extent": c.extent[rows], "height": c.height[rows], "volume": c.volume[rows]} | maps
-            many = s._replace(catalogue=replace(c, **tensors), item_id=s.item_id.repeat(1, num_visible))
+            many = with_values(s, catalogue=replace(c, **tensors), item_id=s.item_id.repeat(1, num_visible))
             triton_kernels.drop_map(*many)
             triton_kernels.place(many.heightmap, placement_for(many), many.catalogue, many.bin_)
             triton_kernels.pile_growth(many.heightmap, many.item_id, stored_for(many).z_map, many.catalogue, many.bin_)

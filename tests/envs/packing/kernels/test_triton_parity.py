@@ -19,6 +19,7 @@ from tests.envs.packing.kernels import hostile, parity
 from tests.envs.packing.kernels.hostile import hostile_items
 from tests.envs.packing.kernels.parity import KINDS, some_placement
 from tests.envs.packing.scenes import CELL, RULES, Scene, bin_of, scene, scene_in
+from tests.records import with_values
 from torchrl_gpu.envs.packing.kernels import get_kernels, reference
 from torchrl_gpu.envs.packing.kernels.triton import kernels as triton_kernels
 from torchrl_gpu.envs.packing.types import Catalogue, Placement, StoredMaps
@@ -99,7 +100,7 @@ def test_boxes_in_wide_bins_agree(stability: str, device: torch.device) -> None:
         rng = np.random.default_rng(step)
         bin_ = bin_of((18, 6), step=step, stability=stability)
         s = scene_in(bin_, rng, "boxes", num_envs=1, most_items=4, most_orientations=2, most_visible=2)
-        assert_parity(s._replace(item_id=torch.tensor([[1, 0, s.catalogue.num_items - 1]])), device)
+        assert_parity(with_values(s, item_id=torch.tensor([[1, 0, s.catalogue.num_items - 1]])), device)
 
 
 def test_boxes_of_every_length_agree(device: torch.device) -> None:
@@ -243,7 +244,7 @@ def test_every_cut_of_the_work_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
         for num_warps in (1, 2, 4):
             cut = triton_solids.Blocks(1, lanes, num_warps)
             monkeypatch.setattr(triton_solids, "blocks", lambda *_, cut=cut: cut)
-            assert_parity(s._replace(catalogue=bounds), torch.device("cuda"))
+            assert_parity(with_values(s, catalogue=bounds), torch.device("cuda"))
 
 
 def _generator(seed: int) -> torch.Generator:

@@ -74,8 +74,8 @@ def test_a_rollout_goes_on_from_what_another_has_left() -> None:
     env = environment(**SETTINGS["a stack"])
     tables = tables_of(env)
     env.reset()
-    first = triton_rollouts._copied(env.state)
-    second = triton_rollouts._copied(env.state)
+    first = triton_rollouts.copy_state(env.state)
+    second = triton_rollouts.copy_state(env.state)
     together = triton_rollouts.play(env, tables, first, 3)
     parts = [triton_rollouts.play(env, tables, second, steps) for steps in (1, 2)]
     for name in ("before", "after", "action", "reward", "utilization", "done"):
@@ -88,10 +88,10 @@ def test_tables_of_no_numbers_choose_what_argmax_does() -> None:
     env = environment(items=RandomBoxes(1, 2))
     tables = tables_of(env)
     tables.weight[::7] = torch.nan
-    state = triton_rollouts._copied(env.state)
+    state = triton_rollouts.copy_state(env.state)
     value = tables(*(env.reset()[key] for key in tables.in_keys))
     masked = torch.where(env.state.legal.flatten(1), value, torch.finfo(torch.float32).min)
-    made = triton_rollouts.play(env, tables, triton_rollouts._copied(env.state), 1)
+    made = triton_rollouts.play(env, tables, triton_rollouts.copy_state(env.state), 1)
     assert torch.equal(made["action"][:, 0], masked.argmax(1))
     assert masked.isnan().any()
     assert state.heightmap.shape == made["after"][:, 0].shape
@@ -101,7 +101,7 @@ def test_tables_of_no_numbers_choose_what_argmax_does() -> None:
 def test_no_access_of_a_rollout_is_outside_its_tensor_and_none_races(setting: str) -> None:
     env = environment(**SETTINGS[setting])
     env.reset()
-    state = triton_rollouts._copied(env.state)
+    state = triton_rollouts.copy_state(env.state)
     with AccessChecker() as checker:
         made = triton_rollouts.play(env, tables_of(env, ("2x2",)), state, 2)
     assert not checker.faults, checker.describe()
@@ -117,7 +117,7 @@ def test_an_odd_state_reaches_no_memory_outside() -> None:
     def odd(values: Tensor) -> Tensor:
         return torch.full_like(values, 2**40)
 
-    state = triton_rollouts._copied(env.state)
+    state = triton_rollouts.copy_state(env.state)
     state = replace(state, item_id=odd(state.item_id), key=odd(state.key), num_packed=odd(state.num_packed))
     with AccessChecker() as checker:
         triton_rollouts.play(env, tables_of(env, ("2x2",)), state, 1)

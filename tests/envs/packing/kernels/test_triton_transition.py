@@ -33,6 +33,7 @@ from tests.envs.packing.kernels.test_transition import (
 from tests.envs.packing.kernels.test_triton_parity import INTERPRETED
 from tests.envs.packing.scenes import CELL, Scene, bin_of, scene, scene_in
 from tests.envs.packing.settings import assert_same, legal_action, packing, small_solids
+from tests.records import with_values
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.kernels import reference, transition
 from torchrl_gpu.envs.packing.kernels.triton import kernels as triton_kernels
@@ -58,7 +59,7 @@ def some_step(s: Scene, rng: np.random.Generator) -> tuple[PackingState, Tensor,
 
 
 def repeated(s: Scene, times: int) -> Scene:
-    return s._replace(heightmap=s.heightmap.repeat(times, 1, 1), item_id=s.item_id.repeat(times, 1))
+    return with_values(s, heightmap=s.heightmap.repeat(times, 1, 1), item_id=s.item_id.repeat(times, 1))
 
 
 # -- one action, one restart -------------------------------------------------------------------------------------------
@@ -120,7 +121,7 @@ def test_bins_share_programs_and_programs_share_bins(
 def test_every_action_of_a_bin_agrees(kind: str, step: int, device: torch.device) -> None:
     rng, bin_ = np.random.default_rng(step), bin_of((5, 7), step=step)
     s = scene_in(bin_, rng, kind, num_envs=1, most_items=4, most_orientations=2)
-    s = s._replace(item_id=torch.arange(s.catalogue.num_items)[None])
+    s = with_values(s, item_id=torch.arange(s.catalogue.num_items)[None])
     num_actions = s.item_id.numel() * s.catalogue.num_orientations * bin_.grid[0] * bin_.grid[1]
     s = repeated(s, num_actions)
     moved = assert_advance_agrees(s, state_of(s, rng), torch.arange(num_actions), following_of(s, rng), device)

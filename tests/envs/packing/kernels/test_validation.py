@@ -23,6 +23,7 @@ from tests.envs.packing.kernels.test_transition import assert_same_move, assert_
 from tests.envs.packing.scenes import CELL, RULES, Scene, bin_of, scene
 from tests.envs.packing.settings import assert_same, packing
 from tests.native.compilers import need_compiler, threads
+from tests.records import values_by_name, with_values
 from tests.tolerances import assert_near
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.kernels import Kernels, get_kernels, judge_placements, reference
@@ -80,8 +81,10 @@ COUNTS = torch.zeros(N, dtype=torch.int64)
 STORED = StoredMaps(*reference.drop_map(*S), torch.zeros_like(S.item_id), torch.zeros(N, 4, dtype=torch.int64))
 GIVEN: dict[str, Tensor] = {"heightmap": S.heightmap, "item_id": S.item_id, "z_map": STORED.z_map}
 GIVEN |= {"action": COUNTS, "following": COUNTS, "mask": COUNTS.bool(), "key": COUNTS, "fresh": S.item_id}
-GIVEN |= {f"placement.{name}": each for name, each in hostile_placement(S, np.random.default_rng(1))._asdict().items()}
-GIVEN |= {f"stored.{name}": each for name, each in STORED._asdict().items()}
+GIVEN |= {
+    f"placement.{name}": each for name, each in values_by_name(hostile_placement(S, np.random.default_rng(1))).items()
+}
+GIVEN |= {f"stored.{name}": each for name, each in values_by_name(STORED).items()}
 GIVEN |= {f"state.{field.name}": getattr(STATE, field.name) for field in fields(PackingState)}
 BEARING = bin_of((X, Y), stability="load_bearing")
 BOXES = one_item((1, 1), "boxes")
@@ -169,9 +172,9 @@ def test_the_compiled_kernels_read_no_other_device() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32])
 def test_any_width_of_integers_will_do(kernels: Kernels, dtype: torch.dtype) -> None:
-    s = S._replace(item_id=S.item_id.clamp_min(0))
+    s = with_values(S, item_id=S.item_id.clamp_min(0))
     for came, wanted in zip(
-        kernels.drop_map(*s._replace(item_id=s.item_id.to(dtype))), reference.drop_map(*s), strict=True
+        kernels.drop_map(*with_values(s, item_id=s.item_id.to(dtype))), reference.drop_map(*s), strict=True
     ):
         assert torch.equal(came, wanted)
     action = torch.arange(N) % state_of(s, np.random.default_rng(0)).legal[0].numel()
@@ -205,7 +208,7 @@ def test_what_is_no_row_of_the_catalogue_is_an_empty_slot(kernels: Kernels, kind
     for seed in range(8):
         s = scene_of(seed, kind, RULES[seed % len(RULES)])
         there = (s.item_id >= 0) & (s.item_id < s.catalogue.num_items)
-        emptied = s._replace(item_id=torch.where(there, s.item_id, -1))
+        emptied = with_values(s, item_id=torch.where(there, s.item_id, -1))
         wanted = reference.drop_map(*emptied)
         for came, expected in zip(kernels.drop_map(*s), wanted, strict=True):
             assert torch.equal(came, expected)
@@ -272,7 +275,7 @@ def test_heights_that_are_none_crash_nothing(kernels: Kernels, kind: str) -> Non
         s.heightmap[::2] = height
         s.heightmap[1, 0, 0] = height
         z_map, legal = kernels.drop_map(*s)
-        fine = s._replace(heightmap=s.heightmap[3:], item_id=s.item_id[3:])
+        fine = with_values(s, heightmap=s.heightmap[3:], item_id=s.item_id[3:])
         for came, expected in zip((z_map[3:], legal[3:]), reference.drop_map(*fine), strict=True):
             assert torch.equal(came, expected)  # a bin beside them is as it would be alone
         assert kernels.pile_growth(s.heightmap, s.item_id, z_map, s.catalogue, s.bin_).shape == z_map.shape

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.envs.packing.physics.stacks import BIN, plan_of_boxes, prism, turned
+from tests.records import values_by_name, with_values
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.physics import Settled, settle, settle_cases
 from torchrl_gpu.envs.packing.physics.simulate import angle_between
@@ -75,7 +76,7 @@ def test_what_only_a_later_item_would_hold_is_unstable_one_by_one() -> None:
 @pytest.mark.parametrize(("mass", "stable"), [(0.2, False), (5.0, True)])
 def test_a_counterweight_holds_a_board_if_it_is_heavy(mass: float, stable: bool) -> None:
     # The board of 1 kg has its centre 1 cm past the edge of the cube; the block's is 5 cm behind it.
-    assert settle(*BOARD._replace(masses=(1.0, 1.0, mass)), sequential=False).stable[1] == stable
+    assert settle(*with_values(BOARD, masses=(1.0, 1.0, mass)), sequential=False).stable[1] == stable
 
 
 @MODES
@@ -83,7 +84,7 @@ def test_a_counterweight_holds_a_board_if_it_is_heavy(mass: float, stable: bool)
 def test_a_box_falls_off_a_pallet_when_its_centre_is_past_the_edge(
     overhang: float, stable: bool, sequential: bool
 ) -> None:
-    plan = plan_of_boxes(((BIN[0] - 0.1 + overhang, 0.1, 0), CUBE))._replace(walls=False)
+    plan = with_values(plan_of_boxes(((BIN[0] - 0.1 + overhang, 0.1, 0), CUBE)), walls=False)
     assert settle(*plan, sequential=sequential).stable.tolist() == [stable]
 
 
@@ -207,7 +208,7 @@ def test_angles_between_rotations() -> None:
     ],
 )
 def test_bad_arguments_are_refused(change: dict[str, object], message: str) -> None:
-    arguments: dict[str, object] = plan_of_boxes(((0.1, 0.1, 0), CUBE))._asdict() | change
+    arguments: dict[str, object] = values_by_name(plan_of_boxes(((0.1, 0.1, 0), CUBE))) | change
     with pytest.raises(ValueError, match=message):
         settle(**arguments)  # type: ignore[arg-type]
 

@@ -11,7 +11,7 @@ from tests.envs.packing.render.rays import nearest_box, uniform
 from torchrl_gpu.envs.packing.render.boxes import paint_boxes
 from torchrl_gpu.envs.packing.render.camera import Camera
 from torchrl_gpu.envs.packing.render.palette import INK, LAMPS, shades
-from torchrl_gpu.envs.packing.render.solids import Placed, SolidsPainting, _visible
+from torchrl_gpu.envs.packing.render.solids import Placed, SolidsPainting, visible_columns
 
 SIZE, CELL = (1.0, 1.0, 0.8), (0.02, 0.02)
 Item = tuple[Placed, np.ndarray, np.ndarray]
@@ -82,7 +82,7 @@ HEIGHTS = arrays.arrays(np.int16, (9, 3), elements=st.integers(-1, 12))
 @given(HEIGHTS, HEIGHTS)
 @settings(deadline=None)
 def test_the_nearest_column_is_seen(high: np.ndarray, low: np.ndarray) -> None:
-    assert (_visible(high, low) == visible_by_definition(high, low)).all()
+    assert (visible_columns(high, low) == visible_by_definition(high, low)).all()
 
 
 def test_as_rays_meet_them() -> None:
@@ -92,14 +92,14 @@ def test_as_rays_meet_them() -> None:
     column, _ = nearest_box(lower, upper, camera)
     wanted = np.where(column < 0, -1, number[column])
     assert set(np.unique(wanted)) == {-1, 0, 1, 2, 3, 4}
-    assert (painting._label != wanted)[uniform(wanted, 2)].mean() < 0.002
+    assert (painting.label != wanted)[uniform(wanted, 2)].mean() < 0.002
     filled = [(place, top, np.where(np.isfinite(bottom), 0, np.inf)) for place, top, bottom in items]
-    assert (painted(filled, camera)._label != wanted)[uniform(wanted, 2)].mean() > 0.005  # overhangs filled down
+    assert (painted(filled, camera).label != wanted)[uniform(wanted, 2)].mean() > 0.005  # overhangs filled down
 
 
 def test_faces_have_the_light_of_a_box() -> None:
     camera, flat = Camera(SIZE, 200, 150), np.zeros((25, 25))
-    canvas = painted([solid(0, (0.2, 0.2, 0.0), flat + 0.5, flat)], camera)._canvas
+    canvas = painted([solid(0, (0.2, 0.2, 0.0), flat + 0.5, flat)], camera).canvas
     middles = np.array([(0.7, 0.45, 0.25), (0.45, 0.2, 0.25), (0.45, 0.45, 0.5)])  # of the faces across x, y and z
     for lamp, (column, row) in zip(LAMPS, camera.samples(middles).astype(int), strict=True):
         assert np.abs(canvas[row, column].astype(int) - shades()[0, lamp]).max() <= 16
@@ -112,7 +112,7 @@ def test_a_dome_grows_darker_towards_its_foot() -> None:
     along = (np.arange(40) + 0.5) / 20 - 1
     height = 0.4 * np.sqrt(np.maximum(1 - along[:, None] ** 2 - along**2, 0))
     dome = solid(0, (0.1, 0.1, 0.0), height, np.where(height > 0, 0.0, np.inf))
-    canvas = painted([dome], camera)._canvas.astype(int).sum(-1)
+    canvas = painted([dome], camera).canvas.astype(int).sum(-1)
     column, row = camera.samples(np.array([0.5, 0.5, 0.4])).astype(int)
     brightness = canvas[row : row + 90 : 15, column]
     assert (np.diff(brightness) < 0).all()

@@ -84,7 +84,7 @@ def played(play: Any, env: PackingEnv, policy: PackingPolicy, lengths: tuple[int
     found: list[dict[Any, Tensor]] = []
     for steps in lengths:
         kept, current = play(env, policy, current, steps)
-        for given in (dict(kept.items(True, True)), dict(current.items(True, True)), env._env_state()):
+        for given in (dict(kept.items(True, True)), dict(current.items(True, True)), env.env_state()):
             copy: dict[Any, Tensor] = {key: value.clone() for key, value in given.items()}
             found.append(copy)
     return found

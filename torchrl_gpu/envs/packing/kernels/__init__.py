@@ -64,7 +64,7 @@ BACKENDS = {
     "reference": f"{__name__}.reference",
 }
 # Backends that "auto" tries on a type of device, in this order.
-_PREFERRED = {"cpu": ("compiled", "eager"), "cuda": ("triton", "eager")}
+PREFERRED = {"cpu": ("compiled", "eager"), "cuda": ("triton", "eager")}
 
 
 class Kernels(NamedTuple):
@@ -153,7 +153,7 @@ def get_kernels(backend: str = "auto", device: torch.device = _CPU) -> Kernels:
         ValueError: There is no such backend, or it cannot run there.
     """
     if backend == "auto":
-        return _jobs(_fastest(_PREFERRED.get(device.type, ()), device))
+        return _jobs(_fastest(PREFERRED.get(device.type, ()), device))
     arguments.choice("get_kernels", "backend", backend, ("auto", *BACKENDS))
     problem = _problem(backend, device)
     if problem:
@@ -182,7 +182,7 @@ def tested_in(kernels: Kernels, setting: Setting, *, fall_back: bool) -> Kernels
     if not fall_back:
         raise ValueError(f"get_kernels: backend {name!r} cannot run on {device}: {failure}")
     _log_slower(name, device, failure)
-    order = _PREFERRED.get(device.type, ())
+    order = PREFERRED.get(device.type, ())
     later = order[order.index(name) + 1 :] if name in order else ()
     return tested_in(_jobs(_fastest(later, device)), setting, fall_back=True)
 
@@ -196,6 +196,12 @@ def tested_backends(device: torch.device) -> dict[str, str]:
     for name, problem in available_backends(device).items():
         tested[name] = problem or self_tests.device_failure(name, device, BACKENDS[name])
     return tested
+
+
+def forget_choices() -> None:
+    """Choose again which backend is the fastest on a device, and log again which are slower."""
+    _fastest.cache_clear()
+    _log_slower.cache_clear()
 
 
 @cache
