@@ -3,12 +3,6 @@
 The bin is drawn on the device from its heightmap, seen from above: the higher, the brighter. The next box is drawn next
 to it. Masks of actions still apply. Clips work with any environment that has `pictures`.
 
-
-    python examples/packing_from_pixels.py --updates 2000
-
-The bin is drawn on the device from its heightmap, the higher the brighter, and beside it the next box; masks of actions
-go on to hold. Clips are not for one environment: whatever has `pictures` can be seen so.
-
     python examples/packing_from_pixels.py --updates 2000
 """
 

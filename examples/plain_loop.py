@@ -20,10 +20,7 @@ from torchrl_gpu.training.replay.buffer import replay_buffer
 
 
 def main() -> None:
-    """Train one agent on all robots of 64 seas, then evaluate it on unseen seas.
-
-    Each sea has four vortices.
-    """
+    """Train one agent on all robots of 64 seas, then evaluate it on unseen seas."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, default=5000)
     parser.add_argument("--worlds", type=int, default=100, help="to be judged in")
@@ -48,7 +45,6 @@ def main() -> None:
         with set_exploration_type(ExplorationType.RANDOM):
             transitions, _ = rollout.collect(policy, steps)
         index = replay.extend(transitions)
-        # Robots at their goal and wrecks do not act.
         replay.sampler.leave_out(index, ~transitions["active"])
 
     print(
@@ -71,7 +67,6 @@ def main() -> None:
         replay.update_priority(batch["index"], batch["td_error"])
         if update % max(1, args.updates // 10) == 0:
             print(f"update {update}: loss {loss.item():.3f}")
-    # The same weights act less boldly the nearer an obstacle is.
     careful = PolicyWrapper(agent, cvar="adaptive")
     print(f"trained: {evaluate(unseen, policy).scores()['success']:.0%}")
     print(f"careful: {evaluate(unseen, careful).scores()['success']:.0%}")

@@ -1,6 +1,5 @@
 """Policy on ROS 2 without an installation of ROS.
 
-
 python examples/ros2_policy.py --checkpoint runs/…/best.ckpt
 
 Without a checkpoint, a few lines follow the bright spot of an image. Without a robot, `--simulate` publishes a camera

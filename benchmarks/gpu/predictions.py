@@ -10,13 +10,13 @@ as in `table_work`, products of matrices at the rate of float32 without tensor c
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from benchmarks.gpu import expectations, network_work, predicted_rates, table_work
 from benchmarks.gpu.chips import DEVICES, FLOATS_PER_CLOCK, Device
 from benchmarks.gpu.predicted_rates import CHIP, NODE_S, RESULT, Work, published, rounded, rows_of
 from benchmarks.gpu.shipped import environment_arguments, model_arguments
 from benchmarks.gpu.steps import MARINE_CONFIGS
+from benchmarks.result_types import JsonObject
 from torchrl_gpu.evaluation.reports import write_json
 
 _STEPS = "environment steps/s"
@@ -102,7 +102,7 @@ def float_rate(device: Device) -> float:
     return 2 * device.operations(FLOATS_PER_CLOCK[device.capability])
 
 
-def check_section() -> dict[str, Any]:
+def check_section() -> JsonObject:
     """Kernels that an H100 has timed, beside their predictions, a node each."""
     device = DEVICES[CHIP]
     timed = next(part for part in published("gpu_h100")["parts"] if part["name"] == "timings")["data"]["rows"]
@@ -127,7 +127,7 @@ def check_section() -> dict[str, Any]:
     return {"title": "kernels", "columns": columns, "rows": rows}
 
 
-def _counted(title: str) -> list[dict[str, Any]]:
+def _counted(title: str) -> list[JsonObject]:
     return rows_of(published("graph_nodes"), title)
 
 

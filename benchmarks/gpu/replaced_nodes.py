@@ -40,7 +40,7 @@ class Replaced:
         """
 
         @wraps(function)
-        def call(*arguments: Any, **options: Any) -> Any:
+        def call(*arguments: object, **options: object) -> Any:
             graph = graphs.recording
             if graph is None or self._is_within:
                 return function(*arguments, **options)

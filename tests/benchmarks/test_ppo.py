@@ -33,7 +33,7 @@ def test_another_adapter_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_other_learning_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     advantage = ppo.generalized_advantage
     monkeypatch.setattr(ppo, "generalized_advantage", lambda *args, lam, **more: advantage(*args, lam=0.5, **more))
-    with pytest.raises(ValueError, match="want the advantages of rsl_rl"):
+    with pytest.raises(ValueError, match=r"advantages .*rsl_rl"):
         ppo.check_learning(sink, [8])
 
 
