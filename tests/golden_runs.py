@@ -1,4 +1,6 @@
-"""Fixed-seed runs whose weights, curves and tables must not change when code is only rearranged.
+"""Runs with fixed seeds that must not change when code is only rearranged.
+
+They record weights, curves and tables.
 
 Every shipped config is trained for a few updates, validated, tested and asked for its plans through the command line,
 on one thread of the CPU. Kept are SHA-256 of every tensor in the last checkpoint and its parts (without their names,
@@ -78,7 +80,8 @@ QUIET: Options = {
 }
 REPLAY: Options = {
     "model.batch_size": 8,
-    "model.replay.capacity": 200,  # fewer than are played, so that it wraps around
+    # They are fewer than are played, so that the replay wraps around.
+    "model.replay.capacity": 200,
     "model.warmup_frames": 48,
     "model.rollout_steps": 4,
     "model.updates_per_step": 2,
@@ -96,7 +99,8 @@ ORDERS = REPLAY | EPISODES | NARROW
 ORDERS |= {
     "model.env.num_envs": 2,
     "model.env.num_items": 6,
-    "model.env.resolution": "[30,20]",  # cells of 40 mm
+    # Cells of 40 mm.
+    "model.env.resolution": "[30,20]",
     "model.env.items": "torchrl_gpu.envs.packing.items.RandomBoxes",
     "model.env.items.min_side": 2,
     "model.env.items.max_side": 8,
@@ -136,7 +140,8 @@ IRREGULAR |= {
     "model.manager_period": 2,
     "model.shortlist": 6,
     "model.item_shortlist": 2,
-    "model.n_steps": 6,  # whole episodes, as shipped
+    # Whole episodes, as shipped.
+    "model.n_steps": 6,
 }
 EVALUATE = ("--device=cpu", "--cases=2", "--batch=2", "--timed=0", *(f"--{k}={v}" for k, v in SMALL_BINS.items()))
 MARINE = REPLAY | {
@@ -155,12 +160,11 @@ VESSELS = MARINE | {"model.env.curriculum": "[[0,2,0,0,30.0],[100,4,0,2,35.0]]"}
 SHIFTS = REPLAY | EPISODES | {"model.env.num_envs": 4, "model.env.max_steps": 20, "model.agent.exploration.frames": 200}
 VIDEO = SHIFTS | {"model.env.frame_size": "[16,16]", "model.encoder.num_features": 8, "model.batch_size": 16}
 ROLLOUTS: Options = {"model.rollout_steps": 8, "model.epochs": 2, "model.minibatches": 2, "data.steps_per_epoch": 3}
-PLACING: Options = {
-    f"model.agent.{network}.{size}": number
-    for network in ("actor", "critic")
-    for size, number in (("channels", 8), ("blocks", 1))
-}
-IN_FLOAT32 = {"trainer.precision": "32-true"}  # in the shipped bfloat16, a last bit may be rounded away
+PLACING: Options = {}
+for _network in ("actor", "critic"):
+    PLACING |= {f"model.agent.{_network}.channels": 8, f"model.agent.{_network}.blocks": 1}
+# In the shipped bfloat16, a last bit may be rounded away.
+IN_FLOAT32 = {"trainer.precision": "32-true"}
 
 CLONING = EPISODES | {
     "model.env.items.pool": 16,
@@ -188,36 +192,34 @@ TABLES: Options = EPISODES | {
 
 REFINED = TABLES | {"model.warm_start": "null", "model.batch_size": 16}
 
-RUNS: dict[str, Run] = {
-    "packing_tables": Run("packing.yaml", TABLES, 24),
-    "packing_tables_resumed": Run("packing.yaml", TABLES, 24, stop=14, stages=()),
-    "packing_refined": Run("packing_refined.yaml", REFINED, 24),
-    "packing": Run("packing_dqn.yaml", PACKING, 24),
-    "packing_rainbow": Run("packing_dqn.yaml", BOXES | RAINBOW, 24),
-    "packing_rainbow_resumed": Run("packing_dqn.yaml", BOXES | RAINBOW, 24, stop=12, stages=()),
-    "packing_orders": Run("packing_orders.yaml", ORDERS, 24),
-    "packing_pallets": Run("packing_pallets.yaml", PALLETS, 4),
-    "packing_irregular": Run("packing_irregular.yaml", IRREGULAR, 14, evaluate=("packing_irregular", *EVALUATE)),
-    "packing_irregular_bootstrapped": Run(
-        "packing_irregular.yaml", IRREGULAR | {"model.n_steps": 2}, 10, stop=6, stages=()
-    ),
-    "navigation_dqn": Run("navigation_dqn.yaml", CHOOSING, 24),
-    "navigation_rainbow": Run("navigation_rainbow.yaml", CHOOSING, 24),
-    "navigation_iqn": Run("navigation_iqn.yaml", CHOOSING | IN_FLOAT32, 24),
-    "navigation_iqn_resumed": Run("navigation_iqn.yaml", CHOOSING | IN_FLOAT32, 24, stop=12, stages=()),
-    "navigation_ddpg": Run("navigation_ddpg.yaml", VESSELS, 24),
-    "navigation_sac": Run("navigation_sac.yaml", VESSELS, 24),
-    "navigation_ac_iqn": Run("navigation_ac_iqn.yaml", VESSELS | IN_FLOAT32, 24),
-    "ppo_packing": Run("ppo_packing.yaml", without_replay(BOXES) | PLACING, 24),
-    "ppo_marine": Run("ppo_marine.yaml", without_replay(VESSELS), 24),
-    "ppo_marine_resumed": Run("ppo_marine.yaml", without_replay(VESSELS), 24, stop=12, stages=()),
-    "bc": Run("bc.yaml", CLONING, 24),
-    "bc_resumed": Run("bc.yaml", CLONING, 24, stop=14, stages=()),
-    "packing_bc_to_rl": Run("packing_bc_to_rl.yaml", PACKING | {"model.warm_start": "bc.ckpt"}, 24, stages=()),
-    "dishwashing_feasible": Run("dishwashing_feasible.yaml", SHIFTS, 24),
-    "dishwashing_video": Run("dishwashing_video.yaml", VIDEO, 24),
-    "dishwashing_video_resumed": Run("dishwashing_video.yaml", VIDEO, 24, stop=12, stages=()),
-}
+RUNS: dict[str, Run] = {}
+RUNS["packing_tables"] = Run("packing.yaml", TABLES, 24)
+RUNS["packing_tables_resumed"] = Run("packing.yaml", TABLES, 24, stop=14, stages=())
+RUNS["packing_refined"] = Run("packing_refined.yaml", REFINED, 24)
+RUNS["packing"] = Run("packing_dqn.yaml", PACKING, 24)
+RUNS["packing_rainbow"] = Run("packing_dqn.yaml", BOXES | RAINBOW, 24)
+RUNS["packing_rainbow_resumed"] = Run("packing_dqn.yaml", BOXES | RAINBOW, 24, stop=12, stages=())
+RUNS["packing_orders"] = Run("packing_orders.yaml", ORDERS, 24)
+RUNS["packing_pallets"] = Run("packing_pallets.yaml", PALLETS, 4)
+RUNS["packing_irregular"] = Run("packing_irregular.yaml", IRREGULAR, 14, evaluate=("packing_irregular", *EVALUATE))
+BOOTSTRAPPED = IRREGULAR | {"model.n_steps": 2}
+RUNS["packing_irregular_bootstrapped"] = Run("packing_irregular.yaml", BOOTSTRAPPED, 10, stop=6, stages=())
+RUNS["navigation_dqn"] = Run("navigation_dqn.yaml", CHOOSING, 24)
+RUNS["navigation_rainbow"] = Run("navigation_rainbow.yaml", CHOOSING, 24)
+RUNS["navigation_iqn"] = Run("navigation_iqn.yaml", CHOOSING | IN_FLOAT32, 24)
+RUNS["navigation_iqn_resumed"] = Run("navigation_iqn.yaml", CHOOSING | IN_FLOAT32, 24, stop=12, stages=())
+RUNS["navigation_ddpg"] = Run("navigation_ddpg.yaml", VESSELS, 24)
+RUNS["navigation_sac"] = Run("navigation_sac.yaml", VESSELS, 24)
+RUNS["navigation_ac_iqn"] = Run("navigation_ac_iqn.yaml", VESSELS | IN_FLOAT32, 24)
+RUNS["ppo_packing"] = Run("ppo_packing.yaml", without_replay(BOXES) | PLACING, 24)
+RUNS["ppo_marine"] = Run("ppo_marine.yaml", without_replay(VESSELS), 24)
+RUNS["ppo_marine_resumed"] = Run("ppo_marine.yaml", without_replay(VESSELS), 24, stop=12, stages=())
+RUNS["bc"] = Run("bc.yaml", CLONING, 24)
+RUNS["bc_resumed"] = Run("bc.yaml", CLONING, 24, stop=14, stages=())
+RUNS["packing_bc_to_rl"] = Run("packing_bc_to_rl.yaml", PACKING | {"model.warm_start": "bc.ckpt"}, 24, stages=())
+RUNS["dishwashing_feasible"] = Run("dishwashing_feasible.yaml", SHIFTS, 24)
+RUNS["dishwashing_video"] = Run("dishwashing_video.yaml", VIDEO, 24)
+RUNS["dishwashing_video_resumed"] = Run("dishwashing_video.yaml", VIDEO, 24, stop=12, stages=())
 SAME_END = {
     "packing_rainbow_resumed": "packing_rainbow",
     "bc_resumed": "bc",
@@ -274,7 +276,10 @@ def _last_checkpoint(folder: Path) -> Path:
 
 
 def _write_demonstrations() -> None:
-    """A rule's packings of bins of `CLONING`, and a checkpoint of a network to begin with."""
+    """Write a rule's packings of bins of `CLONING`, and a checkpoint to begin with.
+
+    The checkpoint is of a network.
+    """
     from torchrl_gpu.envs import PackingEnv
     from torchrl_gpu.policies import AgentSpace, ClonedChoice, PlacementScores
 
@@ -288,28 +293,29 @@ def _write_demonstrations() -> None:
 
 # -- what is kept of a run ---------------------------------------------------------------------------------------------
 
-DIGITS = 16  # of a hash
+# Of a hash.
+DIGITS = 16
 LIGHTNINGS_OWN = ("epoch", "loops", "callbacks", "pytorch-lightning_version")
 CLOCKED = re.compile(r"throughput/|gpu/|memory|elapsed|^seconds$|(^|_)ms$|^ms/|(/|_per_)(s|h)$")
 NOT_NUMBERS = ("machine", "versions", "commit", "arguments", "config", "path", "epoch")
 
 
 def contents(checkpoint: Path) -> dict[str, Any]:
-    """Hashes of all tensors of a checkpoint and of the parts beside it, and the counts that go with them."""
+    """Return hashes of all tensors of a checkpoint and its parts, and its counts."""
     whole = torch.load(checkpoint, weights_only=True)
     weights, optimizers = whole.pop("state_dict"), whole.pop("optimizer_states")
     parts = [torch.load(part, weights_only=True) for part in checkpoint.parent.glob(f"{checkpoint.stem}-*.pt")]
     rest = list(tensors([{key: value for key, value in whole.items() if key not in LIGHTNINGS_OWN}, parts]))
     generator = torch.get_rng_state()
     random = [tensor for tensor in rest if tensor.dtype == generator.dtype and tensor.shape == generator.shape]
-    return {
-        "updates": whole["global_step"],
-        "learning rates": [float(group["lr"]) for each in optimizers for group in each.get("param_groups", ())],
-        "weights": hashes(tensors(weights)),
-        "optimizer": hashes(tensors(optimizers)),
-        "random": hashes(random),
-        "environment and replay": hashes(t for t in rest if not any(t is state for state in random)),
-    }
+    learning_rates: list[float] = []
+    for each in optimizers:
+        learning_rates += [float(group["lr"]) for group in each.get("param_groups", ())]
+    numbers_of_random = {id(tensor) for tensor in random}
+    others = [tensor for tensor in rest if id(tensor) not in numbers_of_random]
+    found: dict[str, Any] = {"updates": whole["global_step"], "learning rates": learning_rates}
+    found |= {"weights": hashes(tensors(weights)), "optimizer": hashes(tensors(optimizers))}
+    return found | {"random": hashes(random), "environment and replay": hashes(others)}
 
 
 def tensors(tree: Any) -> Iterator[Tensor]:
@@ -322,7 +328,10 @@ def tensors(tree: Any) -> Iterator[Tensor]:
 
 
 def hashes(found: Iterable[Tensor]) -> list[str]:
-    """A line for each tensor, sorted: type, shape, and the beginning of the SHA-256 of both and of the bytes."""
+    """Return a line for each tensor, sorted.
+
+    It holds type, shape, and the beginning of the SHA-256 of both and of the bytes.
+    """
     lines = []
     for tensor in found:
         about = f"{str(tensor.dtype).removeprefix('torch.')} {'×'.join(map(str, tensor.shape)) or 'scalar'}"
@@ -345,15 +354,24 @@ def written(folder: Path) -> dict[str, Any]:
 
 
 def curves(path: Path) -> dict[str, list[float]]:
-    """The values of each column of a CSV file that no clock decides, empty cells left out."""
+    """Return the values of each column of a CSV file that no clock decides.
+
+    Empty cells are left out.
+    """
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     kept = sorted(name for name in rows[0] if not _is_left_out(name))
-    return {name: [float(row[name]) for row in rows if row[name]] for name in kept}
+    columns = {}
+    for name in kept:
+        columns[name] = [float(row[name]) for row in rows if row[name]]
+    return columns
 
 
 def without_clocks(tree: Any) -> Any:
-    """A tree of plain values without entries that a clock, the machine or the place of a file decides."""
+    """Return a tree of plain values without what a clock, machine or place decides.
+
+    The place is that of a file.
+    """
     if isinstance(tree, Mapping):
         return {name: without_clocks(value) for name, value in tree.items() if not _is_left_out(name)}
     return [without_clocks(each) for each in tree] if isinstance(tree, list) else tree
@@ -371,7 +389,10 @@ def _hash_of(tree: Any) -> str:
 
 
 def differences(recorded: Any, found: Any, where: str = "") -> Iterator[str]:
-    """A line for each place at which what was recorded is missing or is another value; what is new is passed over."""
+    """Return a line for each place where a recorded value is missing or has changed.
+
+    New values are ignored.
+    """
     if isinstance(recorded, Mapping) and isinstance(found, Mapping):
         for name, value in recorded.items():
             place = f"{where}, {name}" if where else str(name)
@@ -386,7 +407,8 @@ def differences(recorded: Any, found: Any, where: str = "") -> Iterator[str]:
             yield f"{where}: {len(recorded)} entries were recorded; now {len(found)}"
         for i, (a, b) in enumerate(zip(recorded, found, strict=False)):
             yield from differences(a, b, f"{where}[{i}]")
-    elif repr(recorded) != repr(found):  # equal for nan; not for 0.0 and -0.0, 1 and 1.0
+    # By `repr` nan is equal to nan, but 0.0 is not equal to -0.0, nor 1 to 1.0.
+    elif repr(recorded) != repr(found):
         yield f"{where}: {_short(recorded)} was recorded; now {_short(found)}"
 
 
@@ -401,13 +423,17 @@ def additions(recorded: Any, found: Any, where: str = "") -> Iterator[str]:
             yield from additions(a, b, f"{where}[{i}]")
 
 
+def _state(end: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in end.items() if key != "curves"}
+
+
 def unequal_ends(runs: Mapping[str, Any]) -> Iterator[str]:
-    """Differences between the end of a run that was stopped and resumed and that of the same run in one go."""
+    """Compare the end of a resumed run with that of the same run in one go."""
     for resumed, straight in SAME_END.items():
         if {resumed, straight} <= set(runs):
-            ends = [runs[name][f"fit-{RUNS[name].updates}"] for name in (straight, resumed)]
-            states = [{key: value for key, value in end.items() if key != "curves"} for end in ends]
-            yield from differences(states[0], states[1], f"{resumed} beside {straight}")
+            first = _state(runs[straight][f"fit-{RUNS[straight].updates}"])
+            second = _state(runs[resumed][f"fit-{RUNS[resumed].updates}"])
+            yield from differences(first, second, f"{resumed} beside {straight}")
 
 
 def _is_hashes(value: Any) -> bool:
@@ -425,12 +451,19 @@ def _other_tensors(recorded: Sequence[str], found: Sequence[str], where: str) ->
     yield f"{where}: {gone.total()} of {len(recorded)} tensors are gone, {new.total()} are new"
     if gone.keys() <= set(found) and new.keys() <= set(recorded):
         yield f"{where}: the same tensors, some of them held more or less often"
-    forms = [Counter(line.rpartition(" ")[0] for line in lines.elements()) for lines in (gone, new)]
-    for form in sorted(forms[0].keys() | forms[1].keys())[:LONGEST]:
-        yield f"{where}: {form}: {forms[0][form]} gone, {forms[1][form]} new"
+    gone_forms = _count_forms(gone)
+    new_forms = _count_forms(new)
+    for form in sorted(gone_forms.keys() | new_forms.keys())[:LONGEST]:
+        yield f"{where}: {form}: {gone_forms[form]} gone, {new_forms[form]} new"
 
 
-LONGEST = 8  # lines of one place
+def _count_forms(lines: Counter[str]) -> Counter[str]:
+    """Count tensors by type and shape."""
+    return Counter(line.rpartition(" ")[0] for line in lines.elements())
+
+
+# Lines of one place.
+LONGEST = 8
 
 
 def _short(value: Any) -> str:
@@ -447,13 +480,13 @@ def machine() -> dict[str, Any]:
     """Processor, instructions that torch uses, versions and commit: they decide bits."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-        "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
-        "versions": {name: metadata.version(name) for name in PACKAGES},
-        "commit": _git("rev-parse", "HEAD") + ("+" if _git("status", "--porcelain", "--", "torchrl_gpu") else ""),
-    }
+    found: dict[str, Any] = {"cpu": names[0] if names else platform.processor()}
+    found["instructions"] = torch.backends.cpu.get_cpu_capability()
+    found["system"] = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    found["versions"] = {name: metadata.version(name) for name in PACKAGES}
+    is_changed = bool(_git("status", "--porcelain", "--", "torchrl_gpu"))
+    found["commit"] = _git("rev-parse", "HEAD") + ("+" if is_changed else "")
+    return found
 
 
 def _git(*words: str) -> str:
@@ -464,7 +497,10 @@ def _git(*words: str) -> str:
 
 
 def played(name: str) -> tuple[dict[str, Any], float]:
-    """A run in a folder of its own, and its seconds; for a process of its own, whose output goes to a file."""
+    """Play a run in a folder of its own, and return its seconds.
+
+    It is for a process of its own, whose output goes to a file.
+    """
     begun, before = time.perf_counter(), Path.cwd()
     with tempfile.TemporaryDirectory(prefix=f"golden-{name}-") as folder:
         os.chdir(folder)
@@ -481,7 +517,10 @@ def played(name: str) -> tuple[dict[str, Any], float]:
 
 
 def play_all(names: Sequence[str], jobs: int) -> dict[str, Any]:
-    """Runs by name. Each has a copy of this process, which has imported everything: that takes longer than a run."""
+    """Play runs by name.
+
+    Each has a copy of this process, which has imported everything: that takes longer than a run.
+    """
     torch.set_num_threads(1)
     runs = {}
     with redirect_stdout(io.StringIO()):
@@ -495,7 +534,10 @@ def play_all(names: Sequence[str], jobs: int) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Records or checks; 1 where something differs."""
+    """Record or check.
+
+    Returns 1 where something differs.
+    """
     args = _arguments(argv)
     names = args.only or list(RUNS)
     runs = play_all(names, args.jobs)

@@ -1,6 +1,4 @@
-"""`python -m benchmarks.gpu.marine_steps`: launches of a step in marine navigation.
-
-It counts operators and kernels.
+"""`python -m benchmarks.gpu.marine_steps`: launches of a step at sea.
 
 It counts operators and kernels.
 

@@ -2,8 +2,6 @@
 
 On a GPU it times each kernel, too.
 
-On a GPU it times each kernel, too.
-
 Kernels are timed by torch's profiler while random legal actions are played. Each time stands beside its bound, see
 `benchmarks.gpu.expectations`.
 """

@@ -1,4 +1,7 @@
-"""The benchmark of marine navigation runs, and times nothing that moves otherwise than the reference."""
+"""The benchmark of marine navigation, in small.
+
+It times nothing that moves otherwise than the reference.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The packing benchmark runs in small; its parity passes for what is right and names what is wrong."""
+"""The packing benchmark, in small.
+
+Its parity passes for what is right and names what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,8 @@ def test_every_setting_agrees_with_every_numpy_way() -> None:
     for name, changes in BPP10.items():
         changes = changes | {"items": CutBoxes(pool=16)} if name == "bpp10 cut2" else {}
         assert parity.difference(changes, num_envs=2, steps=8, device="cpu", drops=parity.BOX_DROPS) == "", name
-    changes = irregular(2, 4, 33, 4) | {"num_items": 6, "stability": "support"}  # at the walls of a coarse grid
+    # The last placements lie at the walls of a coarse grid.
+    changes = irregular(2, 4, 33, 4) | {"num_items": 6, "stability": "support"}
     assert parity.difference(changes, num_envs=2, steps=4, device="cpu", drops=parity.DROPS) == ""
 
 

@@ -1,4 +1,7 @@
-"""Compilers and threads for tests. Without a compiler they are skipped: such a machine is a supported one."""
+"""Compilers and threads for tests.
+
+Tests are skipped without a compiler, since such a machine is supported.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,10 @@ def need_compiler() -> None:
 
 
 def need_torch_compile() -> None:
-    """Skips a test where torch.compile has no compiler for a CPU or no headers of Python, and says which."""
+    """Skip a test where torch.compile lacks a compiler or headers of Python.
+
+    The reason says which.
+    """
     if problem := doctor.compile_problem():
         pytest.skip(problem)
 

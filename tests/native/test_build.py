@@ -1,4 +1,7 @@
-"""Finding a compiler, running it once, and keeping what it made; most tests have a compiler that only copies."""
+"""Compilers for the kernels: finding one, running it once, keeping what it made.
+
+Most tests have a compiler that only copies.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,10 @@ Script = Callable[..., Path]
 
 @pytest.fixture(autouse=True)
 def nothing_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine with no compiler and an empty cache, on which nothing is remembered between calls."""
+    """A machine with no compiler and an empty cache.
+
+    Nothing is remembered between calls.
+    """
     for name in ("library", "problem"):
         monkeypatch.setattr(build, name, getattr(build, name).__wrapped__)
     for name in ("CXX", "CXXFLAGS", "XDG_CACHE_HOME"):
@@ -53,7 +59,10 @@ def empty_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def script(tmp_path: Path, empty_library: Path) -> Script:
-    """Makes a compiler on the PATH. It writes down its arguments, does what it is told, and copies a ready library."""
+    """A function that puts a compiler on the PATH.
+
+    The compiler writes down its arguments, does what it is told, and copies a ready library.
+    """
 
     def make(name: str = "c++", before: str = "") -> Path:
         path = tmp_path / "bin" / name
@@ -111,12 +120,14 @@ def test_one_call_makes_the_library(tmp_path: Path, script: Script, caplog: pyte
     script()
     build.library()
     (call,) = calls(tmp_path)
-    (record,) = caplog.records  # a warning, which is shown where nobody has set up logging
+    # A warning is shown where nobody has set up logging.
+    (record,) = caplog.records
     assert record.getMessage().startswith("torchrl_gpu compiles its kernels with ")
     assert "-O3" in call
     assert "-pthread" in call
     assert "-march=native" in call
-    assert [path.suffix for path in made(tmp_path)] == [".so"]  # and no folder of the compiler is left
+    # No folder of the compiler is left.
+    assert [path.suffix for path in made(tmp_path)] == [".so"]
 
 
 @pytest.mark.parametrize(
@@ -190,7 +201,10 @@ def test_a_compiler_that_does_not_run_is_a_problem(script: Script) -> None:
 
 
 def started() -> subprocess.Popen[str]:
-    """A process that loads the library and says which; the module alone, for time."""
+    """Start a process that loads the library and says which.
+
+    It imports the module alone, to save time.
+    """
     code = (
         f"import importlib.util as u; s = u.spec_from_file_location('build', {build.__file__!r});"
         "m = u.module_from_spec(s); s.loader.exec_module(m); print(m.library()._name)"
@@ -211,7 +225,8 @@ def test_two_processes_may_compile_at_once(tmp_path: Path, script: Script) -> No
     script(before=f"n=0; until {both} || [ $n -ge 5000 ]; do n=$((n + 1)); done")
     first, second = ended([started(), started()])
     (path,) = made(tmp_path)
-    third = ended([started()])[0]  # which finds it
+    # It finds the library of the others.
+    third = ended([started()])[0]
     assert first[:2] == second[:2] == third[:2] == (0, str(path))
     assert third[2] == ""
     assert len(calls(tmp_path)) == 2
@@ -231,6 +246,8 @@ def test_a_changed_compiler_flag_processor_or_source_makes_another(
         lambda: monkeypatch.setenv("CXX", "c++ -m64"),
         lambda: monkeypatch.setenv("CXXFLAGS", "-mno-avx512f"),
         lambda: monkeypatch.setattr(build, "_processor", lambda: "another"),
+    ]
+    changes += [
         lambda: monkeypatch.setattr(build, "_version", lambda command: "copy 2.0"),
         lambda: monkeypatch.setattr(build, "VARIANTS", ((),)),
         lambda: monkeypatch.setattr(build, "FOLDER", sources),
@@ -244,7 +261,8 @@ def test_a_changed_compiler_flag_processor_or_source_makes_another(
 
 def test_a_spoilt_file_is_named(tmp_path: Path, script: Script) -> None:
     script()
-    ended([started()])  # in another process: what has been loaded once here stays loaded
+    # It runs in another process, since what has been loaded once stays loaded here.
+    ended([started()])
     (path,) = made(tmp_path)
     path.write_text("not a library")
     problem = build.problem()
@@ -276,7 +294,8 @@ def test_a_folder_that_others_may_write_to_is_not_used(tmp_path: Path, script: S
     (tmp_path / "cache").chmod(mode)
     assert loaded_path().parent == tmp_path / "tmp" / f"torchrl_gpu-{os.getuid()}"
     assert made(tmp_path) == [path]
-    assert len(calls(tmp_path)) == 2  # nor is what lies there
+    # Files that lie there are not used either.
+    assert len(calls(tmp_path)) == 2
 
 
 def test_what_is_no_folder_is_not_used(tmp_path: Path, script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,7 +386,10 @@ def test_one_that_fails_its_self_test_is_left_with_a_line(
 def test_the_compilers_own_files_lie_beside_the_library(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the disk of TMPDIR is full, a compiler that writes there would fail beside a cache with room."""
+    """The compiler's temporary files go beside the library.
+
+    Where the disk of TMPDIR is full, it would fail next to a cache with room.
+    """
     monkeypatch.setenv("TMPDIR", "/nowhere")
     script(before=f'echo "$TMPDIR" >> {tmp_path}/temporary')
     build.library()

@@ -1,4 +1,7 @@
-"""The kernels' pool of threads: the same results whoever calls, forks, or has the cores."""
+"""The kernels' pool of threads.
+
+Results are the same whoever calls, forks, or has the cores.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ from torchrl_gpu.envs import BatchedEnv, MarineNavEnv, PackingEnv
 from torchrl_gpu.native import build
 from torchrl_gpu.system import threads as system_threads
 
-GLIBC_OF_TORCH = (2, 28)  # the oldest that torch's own wheels run on
+# The oldest that torch's own wheels run on.
+GLIBC_OF_TORCH = (2, 28)
 
 
 @pytest.fixture(autouse=True)
