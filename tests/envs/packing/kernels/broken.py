@@ -1,4 +1,7 @@
-"""A backend that is `eager` but for what the environment variable BROKEN says; for tests of what happens then."""
+"""A backend that is `eager` but for a fault.
+
+The environment variable BROKEN says which, for tests of what happens then.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved
 
 __all__ = ["advance", "any_legal", "bear", "drop_map", "pile_growth", "place", "restart", "upheld"]
 
-OWN_CELLS = (6, 5)  # of the bin in which "fails in one bin" does
+# Of the bin in which "fails in one bin" does.
+OWN_CELLS = (6, 5)
 
 
 def _breaks(how: str) -> bool:

@@ -1,4 +1,6 @@
-"""The access checker finds each fault, planted in a kernel of a few lines, and none in what is right.
+"""The access checker.
+
+It finds each fault that is planted in a kernel of a few lines, and none in a right kernel.
 
 They run where Triton interprets, in the processes of `make kernels`.
 """
@@ -141,7 +143,8 @@ def test_a_missing_barrier_before_a_write_is_found() -> None:
     assert found(rotation, zeros(), BARRIER=True, T=8) == []
     assert found(rotation, zeros(), BARRIER=False, T=8) == [(OVERWRITTEN, "values", "store", 8)]
     assert found(written_twice, zeros(), BARRIER=True, SHIFT=1, T=8) == []
-    assert found(written_twice, zeros(), BARRIER=False, SHIFT=0, T=8) == []  # by the same thread
+    # The same thread may write twice.
+    assert found(written_twice, zeros(), BARRIER=False, SHIFT=0, T=8) == []
     assert found(written_twice, zeros(), BARRIER=False, SHIFT=1, T=8) == [(OVERWRITTEN, "values", "store", 8)]
 
 

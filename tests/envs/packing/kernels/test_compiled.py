@@ -1,4 +1,7 @@
-"""Parity of what the compiled kernels have alone: counted heights, stored maps, vectors, threads."""
+"""Parity of what the compiled kernels have alone.
+
+That is counted heights, stored maps, vectors and threads.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,9 @@ from torchrl_gpu.envs.packing.types import Catalogue, Placement, StoredMaps
 # Bins of `scene` are 4 to 7 cells high, so that the unit decides which type holds their heights; None is float32.
 TYPES = {None: None, CELL: torch.uint8, CELL / 64: torch.uint16, CELL / 6000: torch.uint16, CELL / 2**14: None}
 seeds = st.integers(0, 2**32 - 1)
-kinds, rules, units = st.sampled_from(KINDS), st.sampled_from(RULES), st.sampled_from(list(TYPES))
+kinds = st.sampled_from(KINDS)
+rules = st.sampled_from(RULES)
+units = st.sampled_from(list(TYPES))
 num_threads = st.sampled_from([1, 2])
 
 
@@ -35,7 +40,7 @@ def compiler() -> None:
 
 
 def type_of(s: Scene) -> torch.dtype | None:
-    """Type of counted heights; None where they are not counted."""
+    """Return the type of counted heights, or None where they are not counted."""
     if s.catalogue.unit is None:
         return None
     counted = compiled.count_bottoms(s.catalogue, s.bin_.size[2] / s.catalogue.unit)
@@ -72,7 +77,8 @@ def test_the_smallest_type_that_holds_the_bin_is_used(levels: int, dtype: torch.
     for stability in RULES:
         s = scene_in(bin_of((6, 7), levels=levels, stability=stability), rng, "solids", num_envs=4).counted(CELL)
         heights = torch.from_numpy(rng.integers(max(0, levels - 9), levels + 4, s.heightmap.shape))
-        heights[:, ::3] = 0  # the floor is far below
+        # The floor is far below.
+        heights[:, ::3] = 0
         s = with_values(s, heightmap=heights.float() * CELL)
         assert type_of(s) is dtype
         assert_parity(s)
@@ -131,7 +137,8 @@ def test_maps_kept_over_several_placements_are_those_made_anew(
 
 
 @pytest.mark.parametrize("unit", list(TYPES))
-@pytest.mark.parametrize("cells", [(17, 50), (60, 130)])  # windows of the larger may be too many for a table
+# Windows of the larger one may be too many for a table.
+@pytest.mark.parametrize("cells", [(17, 50), (60, 130)])
 def test_kept_maps_of_wide_bins_are_those_made_anew(cells: tuple[int, int], unit: float | None) -> None:
     for seed, step in enumerate((1, 4, 5)):
         scene_ = wide_scene(cells, step, "solids", seed).counted(unit)
@@ -189,13 +196,10 @@ def test_blocks_of_every_height_and_width(unit: float | None, step: int) -> None
 
 
 TABLE_BYTES = 2 << 20
-LARGE = {  # float32, bytes and words whose table of windows would be larger than that
-    "float32": (None, (100, 96), (90, 60), 1),
-    "float32, coarse": (None, (141, 128), (130, 120), 2),
-    "bytes": (CELL, (141, 128), (131, 120), 1),
-    "words": (CELL / 64, (141, 128), (131, 120), 1),
-    "words, coarse": (CELL / 64, (200, 190), (180, 170), 3),
-}
+# Float32, bytes and words whose table of windows would be larger than that.
+LARGE = {"float32": (None, (100, 96), (90, 60), 1), "float32, coarse": (None, (141, 128), (130, 120), 2)}
+LARGE |= {"bytes": (CELL, (141, 128), (131, 120), 1), "words": (CELL / 64, (141, 128), (131, 120), 1)}
+LARGE |= {"words, coarse": (CELL / 64, (200, 190), (180, 170), 3)}
 
 
 @pytest.mark.parametrize("case", LARGE)
@@ -264,12 +268,10 @@ def test_strides_do_not_matter(kind: str) -> None:
         spread = torch.stack([s.heightmap, torch.full_like(s.heightmap, 9.0)], 1).flatten(0, 1)[::2]
         for heightmap in (s.heightmap.mT.contiguous().mT, spread):
             assert_parity(with_values(s, heightmap=heightmap))
-        stored = StoredMaps(
-            wanted_z.mT.contiguous().mT,
-            wanted_legal.movedim(0, -1).contiguous().movedim(-1, 0),
-            torch.arange(s.item_id.shape[1]).expand(4, -1),
-            torch.zeros(1, 4, dtype=torch.int64).expand(4, 4),
-        )
+        slots = torch.arange(s.item_id.shape[1]).expand(4, -1)
+        nothing_changed = torch.zeros(1, 4, dtype=torch.int64).expand(4, 4)
+        strided_legal = wanted_legal.movedim(0, -1).contiguous().movedim(-1, 0)
+        stored = StoredMaps(wanted_z.mT.contiguous().mT, strided_legal, slots, nothing_changed)
         assert_parity(s, stored)
         growth = [
             compiled.pile_growth(s.heightmap, s.item_id, z, s.catalogue, s.bin_)

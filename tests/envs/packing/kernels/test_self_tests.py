@@ -1,4 +1,7 @@
-"""Self-tests of kernel backends: their comparisons, and the fallback from a backend that fails."""
+"""Self-tests of kernel backends.
+
+The tests are about their comparisons, and the fallback from a backend that fails.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ WAYS = {
 
 @pytest.fixture(autouse=True)
 def nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine on which nothing has been tried, and whose "triton" is a backend that can be broken."""
+    """A machine on which nothing has been tried, with a "triton" that can be broken."""
     (tmp_path / "cache").mkdir(mode=0o700)
     # It compiles in the usual cache: a second time would take long.
     need_compiler()
@@ -53,7 +56,10 @@ def nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[N
 
 @pytest.fixture
 def apart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Self-tests run in this process, for time; which ran."""
+    """Self-tests that run in this process, to save time.
+
+    The list names those that ran.
+    """
     tried = []
 
     def here(test: SelfTest) -> str:
@@ -116,7 +122,8 @@ def test_the_packings_have_legal_placements_and_others_and_grow() -> None:
             seen.clear()
             assert tests_of_kernels.difference(jobs, setting) == ""
             assert all(0.02 < share < 0.98 for share, _ in seen), setting.name
-            assert max(highest for _, highest in seen) > 0, setting.name  # something stands on something
+            # Something stands on something.
+            assert max(highest for _, highest in seen) > 0, setting.name
 
 
 def test_a_setting_survives_its_file(tmp_path: Path) -> None:
@@ -183,7 +190,8 @@ def test_the_next_process_knows(apart: list[str], monkeypatch: pytest.MonkeyPatc
     assert len(apart) == 1
     monkeypatch.delenv("BROKEN")
     assert kernels.tested_backends(CPU)["triton"].startswith(WAYS["miscounts"])
-    monkeypatch.setattr(self_tests, "_reads_disk", True)  # and not again when this test is over
+    # It is not read again when this test is over.
+    monkeypatch.setattr(self_tests, "_reads_disk", True)
     self_tests.forget_results()
     assert kernels.tested_backends(CPU)["triton"] == ""
     assert get_kernels().backend == "triton"
@@ -234,7 +242,8 @@ def test_one_that_fails_in_the_process_of_the_run_is_not_taken(
     assert boxes_env().kernels.backend == "triton"
     monkeypatch.setenv("BROKEN", "fails in the process of the run")
     monkeypatch.setenv("RUN", str(os.getpid()))
-    assert boxes_env().kernels.backend == "triton"  # what ran once is not run again
+    # What ran once is not run again.
+    assert boxes_env().kernels.backend == "triton"
     monkeypatch.setattr(tests_of_kernels, "_LAUNCHED", {})
     env = boxes_env()
     env.rollout(3)
@@ -263,7 +272,8 @@ def test_a_device_that_is_lost_is_told_and_remembered(apart: list[str], monkeypa
     monkeypatch.setattr(torch, "ones", working)
     monkeypatch.delenv("BROKEN")
     self_tests._FAILURES.clear()
-    assert "unknown architecture" in tests_of_kernels.setting_failure("triton", setting, BROKEN)  # the next run's
+    # This is the next process.
+    assert "unknown architecture" in tests_of_kernels.setting_failure("triton", setting, BROKEN)
     assert apart == []
 
 
@@ -280,7 +290,9 @@ def test_memory_that_is_full_is_no_fault_of_the_kernels(apart: list[str], monkey
 
 
 def test_results_depend_on_what_kernels_are_compiled_for() -> None:
-    settings = [setting for rule in STABILITY_RULES for setting in tests_of_kernels.settings(rule, CPU)]
+    settings: list[tests_of_kernels.Setting] = []
+    for rule in STABILITY_RULES:
+        settings += tests_of_kernels.settings(rule, CPU)
     first = settings[0]
     changed = [with_values(first, visible_items=3), with_values(first, num_envs=16), *settings]
     assert len({tests_of_kernels.constants_of(setting) for setting in changed}) == len(changed)

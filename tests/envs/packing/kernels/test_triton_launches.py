@@ -1,4 +1,7 @@
-"""Launches of the Triton backend: no host read, and compilation ahead of time for GPUs that are not here."""
+"""Launches of the Triton backend.
+
+The host reads nothing, and kernels compile ahead of time for GPUs that are not here.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,10 @@ def launches() -> Iterator[list[Launch]]:
 
 
 def some_scene(kind: str, *, cells: tuple[int, int] = (14, 11), step: int = 1, stability: str = "none") -> Scene:
-    """A scene of any kind; "counted" are irregular items with a unit, their orientations alike by fours."""
+    """Build a scene of any kind.
+
+    "counted" are irregular items with a unit, whose orientations are alike by fours.
+    """
     bin_ = bin_of(cells, step=step, stability=stability)
     if kind == "counted":
         extent = torch.tensor([[[6, 5]] * 4 + [[5, 6]] * 4] * 2)
@@ -103,7 +109,8 @@ def test_nothing_is_read_by_the_host(kind: str, stability: str, launches: list[L
 @pytest.mark.parametrize("step", [1, 2])
 def test_maps_without_a_unit_need_no_copy_where_the_grid_is_fine(step: int, launches: list[Launch]) -> None:
     triton_kernels.drop_map(*some_scene("solids", step=step))
-    assert len(launches) == step  # the heightmap is its own single phase
+    # The heightmap is its own single phase.
+    assert len(launches) == step
 
 
 # One form of each kernel for one chip; `make soak` asks for all forms, and for other chips.
@@ -173,10 +180,12 @@ def test_every_kernel_compiles_and_keeps_its_loops_in_registers(
         assert launch.options.get("PAIRS", False) == bool(PAIRED[capability] and "counted" in name and "solids" in name)
         if launch.options.get("PAIRS"):
             loops = innermost_loops(launch.compiled(capability).instructions)
-            counting = [loop for loop in loops if any("S16x2" in line for line in loop)]
+            counting = [loop for loop in loops if "S16x2" in "\n".join(loop)]
             assert counting, name
-            assert all(any(word in line for line in counting[0]) for word in PAIRED[capability]), name
-    if TorchVersion(triton.__version__) >= (3, 9):  # 3.6 spills in one form
+            text = "\n".join(counting[0])
+            assert all(word in text for word in PAIRED[capability]), name
+    # 3.6 spills in one form.
+    if TorchVersion(triton.__version__) >= (3, 9):
         assert spilling == []
     assert seen == {
         "add_errors_kernel",
@@ -216,14 +225,18 @@ def test_another_catalogue_or_batch_is_no_other_kernel(launches: list[Launch]) -
             triton_kernels.drop_map(*many)
             triton_kernels.place(many.heightmap, placement_for(many), many.catalogue, many.bin_)
             triton_kernels.pile_growth(many.heightmap, many.item_id, stored_for(many).z_map, many.catalogue, many.bin_)
-            if kind == "solids":  # of boxes the number of slots is a constant
+            # Of boxes the number of slots is a constant.
+            if kind == "solids":
                 forms.append([form_of(launch) for launch in launches])
             launches.clear()
         assert all(form == forms[0] for form in forms)
 
 
 def form_of(launch: Launch) -> tuple[Any, ...]:
-    """Key of a launched binary: the kernel, its constants, and Triton's specialisation of its numbers."""
+    """Return the key of a launched binary.
+
+    It is made of the kernel, its constants, and Triton's specialisation of its numbers.
+    """
     special = launch.kernel.do_not_specialize or []
     names = list(inspect.signature(launch.kernel.fn).parameters)
     numbers = [

@@ -30,17 +30,20 @@ from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.training.collect.rollout import Rollout
 
 # By options of the environment: each rule, each kind of sequences, several items, orientations, pools, a coarse grid.
-SETTINGS: dict[str, dict[str, Any]] = {
-    "drawn": {"items": RandomBoxes(1, 3)},
-    "several items": {"items": RandomBoxes(1, 3), "visible_items": 3, "stability": "corners", "orientations": "axis"},
-    "a stack": {"items": CutBoxes(1, 3, order="stack", pool=None), "stability": "corners", "orientations": "fixed"},
-    "layers": {"items": CutBoxes(2, 3, order="layers", pool=None), "stability": "support", "visible_items": 2},
-    "a pool": {"items": CutBoxes(1, 3, order="layers", pool=5), "stability": "com", "grid_step": 3},
-    "few": {"items": RandomBoxes(1, 2), "num_items": 2},
-    "fine cells": {"items": RandomBoxes(2, 4), "resolution": 8},
-}
+SETTINGS: dict[str, dict[str, Any]] = {}
+SETTINGS["drawn"] = {"items": RandomBoxes(1, 3)}
+SETTINGS["several items"] = {"items": RandomBoxes(1, 3), "visible_items": 3}
+SETTINGS["several items"] |= {"stability": "corners", "orientations": "axis"}
+SETTINGS["a stack"] = {"items": CutBoxes(1, 3, order="stack", pool=None)}
+SETTINGS["a stack"] |= {"stability": "corners", "orientations": "fixed"}
+SETTINGS["layers"] = {"items": CutBoxes(2, 3, order="layers", pool=None)}
+SETTINGS["layers"] |= {"stability": "support", "visible_items": 2}
+SETTINGS["a pool"] = {"items": CutBoxes(1, 3, order="layers", pool=5), "stability": "com", "grid_step": 3}
+SETTINGS["few"] = {"items": RandomBoxes(1, 2), "num_items": 2}
+SETTINGS["fine cells"] = {"items": RandomBoxes(2, 4), "resolution": 8}
 
-ENDS = ("drawn", "layers", "few")  # settings in which an episode ends within the steps
+# Settings in which an episode ends within the steps.
+ENDS = ("drawn", "layers", "few")
 
 
 @pytest.fixture(autouse=True)
@@ -150,7 +153,8 @@ def test_a_learner_plays_whole_rollouts_in_triton(monkeypatch: pytest.MonkeyPatc
         env = environment(**SETTINGS["few"], include=["z_map"])
         rollout = Rollout(env, ["box_heightmap"], n_steps=1, gamma=1.0, player=player)
         policy = PackingPolicy(AgentSpace.of(env), tables_of(env))
-        rollout.play(policy, 2)  # by a player the first is played both ways
+        # The first step of a player is played both ways.
+        rollout.play(policy, 2)
         with AccessChecker() as checker:
             made.append(rollout.play(policy, 2)[1])
         launched.append([launch.kernel for launch in checker.launches])

@@ -117,7 +117,9 @@ def test_learning_moves_the_entries_that_cpp_moves(plan: PatchPlan, cells: tuple
     given = some_sweep(plan, cells, rows=9, steps=1, seed=2)
     bins, error = given.levels[:, 0].contiguous(), given.reward[:, 0] - 0.5
     counts = given.done[:, 0]
-    tables, made, scratch = copied(given.tables), copied(given.tables), scratch_of(plan)
+    tables = copied(given.tables)
+    made = copied(given.tables)
+    scratch = scratch_of(plan)
     learn_bins(bins, error, counts, tables, plan, 0.7, scratch)
     units = (error.double() * 2**32).round().long()
     triton_tables.learn_bins(bins, units, counts, made, plan, 0.7 / plan.patches(cells), scratch)

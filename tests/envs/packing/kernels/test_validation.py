@@ -1,4 +1,7 @@
-"""The border of the kernels: what it refuses and casts, and that every backend settles alike what it lets through."""
+"""The border of the kernels: what it refuses and what it casts.
+
+Every backend treats alike what it lets through.
+"""
 
 from __future__ import annotations
 
@@ -53,26 +56,32 @@ S = scene(3, "solids", num_envs=4)
 STATE = state_of(S, np.random.default_rng(0))
 N, (X, Y) = len(S.heightmap), S.bin_.cells
 Change = Callable[[Tensor], Any]
-CHANGES: dict[str, Change] = {
+CHANGES: dict[str, Change] = {}
+CHANGES |= {
     "float16": lambda t: t.half(),
     "float64": lambda t: t.double(),
     "int64": lambda t: t.long(),
     "uint8": lambda t: t.byte(),
+}
+CHANGES |= {
     "bool": lambda t: t.bool(),
     "complex64": lambda t: t.to(torch.complex64),
+}
+CHANGES |= {
     "one row less": lambda t: t[:-1],
     "an axis more": lambda t: t[..., None],
     "flat": lambda t: t.flatten()[:-1],
-    "an array": lambda t: t.numpy(),
-    "a list": lambda t: t.tolist(),
-    "nothing": lambda t: None,
-    "on another device": lambda t: t.to("meta"),
 }
+CHANGES |= {"an array": lambda t: t.numpy(), "a list": lambda t: t.tolist(), "nothing": lambda t: None}
+CHANGES["on another device"] = lambda t: t.to("meta")
 INTEGERS = ("int64", "uint8")
 
 
 def refused(changes: dict[str, Change], dtype: torch.dtype) -> list[str]:
-    """Changes that are not allowed of a tensor of a type: those that are no other width of integers, or no change."""
+    """List changes that are not allowed of a tensor of a type.
+
+    Other widths of integers are allowed, and so is no change.
+    """
     fine = {torch.int64: INTEGERS, torch.bool: ("bool",)}.get(dtype, ())
     return [name for name in changes if name not in fine]
 
@@ -90,7 +99,8 @@ BEARING = bin_of((X, Y), stability="load_bearing")
 BOXES = one_item((1, 1), "boxes")
 GIVEN |= {"bears": STATE.heightmap >= 0, "legal": torch.ones(N, S.item_id.shape[1], 1, X, Y, dtype=torch.bool)}
 GIVEN["rest"] = GIVEN["legal"].float()
-READS = {  # by job, the beginnings of the names that it reads
+# By job, the beginnings of the names that it reads.
+READS = {
     "drop_map": ("heightmap", "item_id", "stored."),
     "place": ("heightmap", "placement."),
     "judge_placements": ("heightmap", "placement."),
@@ -188,14 +198,14 @@ def test_any_width_of_integers_will_do(kernels: Kernels, dtype: torch.dtype) -> 
 
 @pytest.mark.parametrize("dtype", [torch.int16, torch.uint8])
 def test_an_environment_takes_actions_of_any_width(kernels: Kernels, dtype: torch.dtype) -> None:
-    env, twin = (packing(num_envs=8, backend=kernels.backend, bin_size=(5.0, 5.0, 5.0), resolution=5) for _ in "ab")
+    changes = {"bin_size": (5.0, 5.0, 5.0), "resolution": 5}
+    env = packing(num_envs=8, backend=kernels.backend, **changes)
+    twin = packing(num_envs=8, backend=kernels.backend, **changes)
     ours, theirs = env.reset(), twin.reset()
     for _ in range(3):
         action = theirs["action_mask"].long().argmax(1)
-        ours, theirs = (
-            each.step(start.set("action", chosen))["next"]
-            for each, start, chosen in ((env, ours, action.to(dtype)), (twin, theirs, action))
-        )
+        ours = env.step(ours.set("action", action.to(dtype)))["next"]
+        theirs = twin.step(theirs.set("action", action))["next"]
         assert int(theirs["num_packed"].sum()) > 0
         assert_same(ours, theirs)
 
@@ -267,7 +277,8 @@ def test_kept_maps_of_no_slot_are_not_kept(kernels: Kernels) -> None:
             hostile.assert_no_slot_is_kept(kernels, s, np.random.default_rng(seed))
 
 
-@pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")  # NumPy says so of such sums
+# NumPy says so of such sums.
+@pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_heights_that_are_none_crash_nothing(kernels: Kernels, kind: str) -> None:
     for seed, height in enumerate((float("nan"), float("inf"), -float("inf"), 3e38, -3e38, -1.0)):
@@ -277,7 +288,8 @@ def test_heights_that_are_none_crash_nothing(kernels: Kernels, kind: str) -> Non
         z_map, legal = kernels.drop_map(*s)
         fine = with_values(s, heightmap=s.heightmap[3:], item_id=s.item_id[3:])
         for came, expected in zip((z_map[3:], legal[3:]), reference.drop_map(*fine), strict=True):
-            assert torch.equal(came, expected)  # a bin beside them is as it would be alone
+            # A bin among others is as it would be alone.
+            assert torch.equal(came, expected)
         assert kernels.pile_growth(s.heightmap, s.item_id, z_map, s.catalogue, s.bin_).shape == z_map.shape
 
 
