@@ -19,7 +19,8 @@ from torchrl_gpu.envs.packing.rotations import orientation_set, turn
         ("axis", 6, 6),
         ("cube", 24, 24),
         (360, 1, 1),
-        (180, 1, 4),  # the identity and a half turn about each axis
+        # The identity and a half turn about each axis.
+        (180, 1, 4),
         (90, 6, 24),
         (90.0, 6, 24),
     ],

@@ -20,11 +20,13 @@ from torchrl_gpu.envs.packing.types import MOST_MAP_CELLS, Bin, Catalogue
 def test_measures_of_a_bin_by_hand() -> None:
     bin_ = Bin((0.4, 0.2, 0.3), (20, 10), step=3)
     assert bin_.cell == pytest.approx((0.02, 0.02))
-    assert bin_.grid == (7, 4)  # ceil(20 / 3), ceil(10 / 3)
+    # ceil(20 / 3), ceil(10 / 3).
+    assert bin_.grid == (7, 4)
     assert bin_.volume == pytest.approx(0.024)
     assert bin_.cell_area == pytest.approx(0.0004)
     assert bin_.tolerance == pytest.approx(2e-5)
-    assert bin_.com_tolerance == pytest.approx(0.01 + 2e-5)  # half a cell, and what makes up for rounding
+    # Half a cell, and what makes up for rounding.
+    assert bin_.com_tolerance == pytest.approx(0.01 + 2e-5)
     assert bin_.contact_tolerance == bin_.tolerance
     assert Bin((0.4, 0.1, 0.3), (20, 10), stability="com").contact_tolerance == pytest.approx(0.005 + 1e-5)
 

@@ -22,7 +22,9 @@ REWARDS = [{"reward": "utilization"}, {"reward": "objective"}, {"reward": "objec
 @pytest.mark.parametrize("changes", REWARDS, ids=str)
 def test_the_return_is_the_sum_of_the_rewards(changes: dict[str, Any]) -> None:
     env = packing_env(6, **changes)
-    view, policy, total = viewable(env), RandomLegal(env), torch.zeros(6)
+    view = viewable(env)
+    policy = RandomLegal(env)
+    total = torch.zeros(6)
     current, ended = env.reset(), 0
     torch.manual_seed(0)
     for _ in range(40):
@@ -57,7 +59,9 @@ def packed(steps: int, **changes: Any) -> PackingEnv:
 def test_pictures_are_the_viewer_s_while_bins_fill(changes: dict[str, Any]) -> None:
     torch.manual_seed(1)
     env = packing_env(3, num_items=6, **changes)
-    view, policy, current = viewable(env), RandomLegal(env), env.reset()
+    view = viewable(env)
+    policy = RandomLegal(env)
+    current = env.reset()
     for _ in range(8):
         drawn = view.pictures([0, 2], 80, 60)
         assert drawn.dtype == np.uint8
@@ -76,7 +80,9 @@ def test_overlays_show_what_the_step_does_and_change_nothing(
     changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = packing_env(3, **changes)
-    view, policy, current = viewable(env), RandomLegal(env), env.reset()
+    view = viewable(env)
+    policy = RandomLegal(env)
+    current = env.reset()
     assert isinstance(view, Overlaid)
     told: list[Any] = []
     for name in ("draw_mask", "draw_action", "draw_values"):
@@ -94,7 +100,9 @@ def test_overlays_show_what_the_step_does_and_change_nothing(
         (pile, ways, most, *_), (_, placing, *_), (_, best, *_) = told
         told.clear()
         legal = current["legal_mask"][1]
-        slot, turn, _, _ = (int(part) for part in torch.unravel_index(action[1], env.action_shape))
+        place = torch.unravel_index(action[1], env.action_shape)
+        slot = int(place[0])
+        turn = int(place[1])
         np.testing.assert_array_equal(ways, legal.sum((0, 1)).numpy())
         assert most == int((current["item_id"][1] >= 0).sum()) * env.num_orientations
         shown = torch.where(legal[slot], values.view(env.action_shape)[slot], -torch.inf).amax(0)
@@ -140,7 +148,8 @@ def test_shapes_are_around_what_is_packed() -> None:
         found += len(solids)
         for shape, solid, pose in zip(solids, plan.solids, plan.poses, strict=True):
             points = solid.vertices @ pose.rotation.T + pose.position
-            inside = (points - shape.center) @ pose.rotation  # in the frame of the shape, if it is turned alike
+            # In the frame of the shape, if it is turned alike.
+            inside = (points - shape.center) @ pose.rotation
             np.testing.assert_allclose(inside.max(0), np.array(shape.size) / 2, atol=1e-9)
             np.testing.assert_allclose(inside.min(0), -np.array(shape.size) / 2, atol=1e-9)
             np.testing.assert_allclose(shape.quaternion, pose.quaternion)

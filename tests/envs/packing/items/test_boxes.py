@@ -13,7 +13,8 @@ from torchrl_gpu.envs.packing.items.boxes import box_catalogue
 from torchrl_gpu.envs.packing.types import Bin
 
 BPP10 = Bin((10.0, 10.0, 10.0), (10, 10))
-HALF = Bin((2.5, 2.0, 3.0), (5, 4))  # cells of half a metre, 6 of them high
+# Cells of half a metre, 6 of them high.
+HALF = Bin((2.5, 2.0, 3.0), (5, 4))
 
 
 @pytest.mark.parametrize(("most", "step", "wanted"), [(5, 1, (2, 3, 4, 5)), (7, 2, (2, 4, 6))])
@@ -43,13 +44,16 @@ def test_orientations_of_a_box_are_its_sides_in_another_order(orientations: str,
 def test_sizes_become_metres_by_the_cell() -> None:
     catalogue = box_catalogue(np.array([[4, 2, 6]]), np.array([6.0]), HALF, "fixed")
     assert catalogue.extent.tolist() == [[[4, 2]]]
-    assert catalogue.height.tolist() == [[3.0]]  # 6 cells of 0.5 m: as high as the bin
+    # 6 cells of 0.5 m: as high as the bin.
+    assert catalogue.height.tolist() == [[3.0]]
     catalogue, _ = RandomBoxes(2, 2).build(HALF, "fixed", 1, 1)
-    assert catalogue.volume.tolist() == [1.0]  # (2 · 0.5 m)³
+    # (2 · 0.5 m)³.
+    assert catalogue.volume.tolist() == [1.0]
 
 
 def test_a_box_must_fit_in_some_orientation() -> None:
-    box_catalogue(np.array([[4, 5, 1]]), np.array([1.0]), HALF, "yaw")  # fits turned: 5×4
+    # It fits turned: 5×4.
+    box_catalogue(np.array([[4, 5, 1]]), np.array([1.0]), HALF, "yaw")
     with pytest.raises(ValueError) as error:
         box_catalogue(np.array([[1, 1, 1], [4, 5, 1]]), np.ones(2), HALF, "fixed")
     assert str(error.value) == (

@@ -1,4 +1,7 @@
-"""Boxes of the three factories are those of the files, in the container, drawn as they came or were sold."""
+"""Boxes of the three factories.
+
+They are those of the files, in the container, drawn as they came or were sold.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +66,8 @@ def test_boards_that_fit_are_drawn_alike(installed: Path) -> None:
     assert protocol_of(env) == "boards"
     found = drawn(FactoryBoxes("boards", "test"), env.bin, 200)
     assert 0.45 < (found[..., 0] == 95).mean() < 0.55
-    assert drawn(FactoryBoxes("boards"), env.bin, 200).tolist() == found.tolist()  # of the same rows and seed
+    # They are of the same rows and seed.
+    assert drawn(FactoryBoxes("boards"), env.bin, 200).tolist() == found.tolist()
 
 
 def test_goods_are_drawn_by_their_share_and_every_fifth_is_for_tests(installed: Path) -> None:
@@ -82,7 +86,8 @@ def test_picks_come_in_the_order_of_the_file(installed: Path) -> None:
     table(installed / "time_series" / "pg_train.xlsx", [PICKED, *PICKS])
     found = drawn(FactoryBoxes("repetitive"), BIN, 300, length=5)[..., 0]
     assert (np.diff(found, axis=1) == 1).all()
-    assert set(found[:, 0]) == set(range(20, 28))  # of 12 rows runs of 5 begin at 8 places
+    # Of 12 rows runs of 5 begin at 8 places.
+    assert set(found[:, 0]) == set(range(20, 28))
 
 
 @pytest.mark.parametrize(

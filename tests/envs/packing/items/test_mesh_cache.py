@@ -54,7 +54,8 @@ def test_the_process_keeps_the_latest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_BYTES", 2 * module.bytes_of(some_maps()))
     cache.put("a", some_maps())
     cache.put("b", some_maps())
-    assert cache.get("a", 2, CPU) is not None  # now b is the one not used for longest
+    # Now b is the one not used for longest.
+    assert cache.get("a", 2, CPU) is not None
     cache.put("c", some_maps())
     assert [cache.get(key, 2, CPU) is not None for key in "abc"] == [True, False, True]
 
@@ -64,7 +65,8 @@ def test_a_folder_outlives_the_process(tmp_path: Path) -> None:
     module.forget()
     assert_same(MeshCache(tmp_path / "new" / "folder").get(KEY, 2, CPU), some_maps())
     assert [path.name for path in (tmp_path / "new" / "folder").iterdir()] == [f"{KEY}.pt"]
-    assert_same(MeshCache(tmp_path).get(KEY, 2, CPU), some_maps())  # a folder gets what the process has kept
+    # A folder gets what the process has kept.
+    assert_same(MeshCache(tmp_path).get(KEY, 2, CPU), some_maps())
     module.forget()
     assert_same(MeshCache(tmp_path).get(KEY, 2, CPU), some_maps())
 
@@ -80,24 +82,23 @@ class Evil:
 
 
 MAPS = some_maps()
-BROKEN: dict[str, Callable[[Path], object]] = {
-    "empty": lambda path: path.write_bytes(b""),
-    "text": lambda path: path.write_text("hello"),
-    "cut off": lambda path: (saved()(path), path.write_bytes(path.read_bytes()[:700])),
-    "a pickle": lambda path: path.write_bytes(pickle.dumps(Evil())),
-    "a pickle in a tensor file": lambda path: torch.save({"key": KEY, "top": Evil()}, path),
-    "no dict": lambda path: torch.save([1, 2], path),
-    "of another mesh": saved(key="cd" * 32),
-    "a part missing": saved(bottom=None),
-    "another type": saved(top=MAPS.top.double()),
-    "another shape": saved(top=MAPS.top[:, :2]),
-    "other orientations": lambda path: torch.save({"key": KEY} | values_by_name(some_maps(3)), path),
-    "another extent": saved(extent=MAPS.extent + 1),
-    "not a number": saved(top=MAPS.top * torch.nan),
-    "negative": saved(bottom=MAPS.bottom - 1),
-    "upside down": saved(top=MAPS.top * 0.0, bottom=MAPS.bottom + 1),
-    "material on nothing": saved(top=MAPS.top + 1),
-}
+BROKEN: dict[str, Callable[[Path], object]] = {}
+BROKEN["empty"] = lambda path: path.write_bytes(b"")
+BROKEN["text"] = lambda path: path.write_text("hello")
+BROKEN["cut off"] = lambda path: (saved()(path), path.write_bytes(path.read_bytes()[:700]))
+BROKEN["a pickle"] = lambda path: path.write_bytes(pickle.dumps(Evil()))
+BROKEN["a pickle in a tensor file"] = lambda path: torch.save({"key": KEY, "top": Evil()}, path)
+BROKEN["no dict"] = lambda path: torch.save([1, 2], path)
+BROKEN["of another mesh"] = saved(key="cd" * 32)
+BROKEN["a part missing"] = saved(bottom=None)
+BROKEN["another type"] = saved(top=MAPS.top.double())
+BROKEN["another shape"] = saved(top=MAPS.top[:, :2])
+BROKEN["other orientations"] = lambda path: torch.save({"key": KEY} | values_by_name(some_maps(3)), path)
+BROKEN["another extent"] = saved(extent=MAPS.extent + 1)
+BROKEN["not a number"] = saved(top=MAPS.top * torch.nan)
+BROKEN["negative"] = saved(bottom=MAPS.bottom - 1)
+BROKEN["upside down"] = saved(top=MAPS.top * 0.0, bottom=MAPS.bottom + 1)
+BROKEN["material on nothing"] = saved(top=MAPS.top + 1)
 
 
 @pytest.mark.parametrize("kind", BROKEN)
@@ -139,7 +140,8 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 
 
 def test_keys_hang_on_all_that_decides_the_maps() -> None:
-    cube, yaw = (orientation_set(name, boxes=False) for name in ("cube", "yaw"))
+    cube = orientation_set("cube", boxes=False)
+    yaw = orientation_set("yaw", boxes=False)
     keys = [
         cache_key("a", 1.0, cube, (0.1, 0.1)),
         cache_key("b", 1.0, cube, (0.1, 0.1)),

@@ -50,7 +50,8 @@ def test_an_order_has_few_articles_and_copies_follow_one_another() -> None:
     again = (orders[:, 1:] == orders[:, :-1]).float().mean(1)
     mean = 0.45 + 0.55 * np.mean([1 / a for a in range(1, 13)])
     assert again.mean() == pytest.approx(mean, abs=0.02)
-    assert again.std() > 0.15  # orders differ
+    # Orders differ.
+    assert again.std() > 0.15
 
 
 def test_without_repeats_boxes_are_independent() -> None:

@@ -29,7 +29,8 @@ def bins(second: list[int]) -> PackingEnv:
 
 
 def test_the_last_item_of_each_bin_is_judged() -> None:
-    env = bins([0, 1, 2, 3])  # on top; a third over the edge; two thirds over it; beside, on the floor
+    # The boxes are on top, a third over the edge, two thirds over it, and beside, on the floor.
+    env = bins([0, 1, 2, 3])
     assert env.num_packed.tolist() == [2, 2, 2, 2]
     assert stands_in_physics(env, [0, 1, 2, 3]).tolist() == [True, True, False, True]
     assert stands_in_physics(env, [2, 0], workers=1).tolist() == [False, True]

@@ -1,4 +1,7 @@
-"""Solids: the nearest one is seen, overhangs too, and a picture is the same whatever was drawn before it."""
+"""Pictures of solids.
+
+The nearest solid is seen, overhangs too, and earlier pictures change nothing.
+"""
 
 from __future__ import annotations
 
@@ -31,22 +34,28 @@ def goblet(cells: int = 24) -> tuple[np.ndarray, np.ndarray]:
 
 
 def scene() -> list[Item]:
-    """A box that carries a smaller one, a bridge over a gap beside them, a goblet, and a flat box."""
+    """Build a scene of five solids.
+
+    It has a box that carries a smaller one, a bridge over a gap beside them, a goblet, and a flat box.
+    """
     bridge_top, bridge_bottom = np.full((15, 10), 0.4), np.zeros((15, 10))
     bridge_bottom[4:11] = 0.3
     box = np.zeros((15, 20)), np.zeros((8, 10)), np.zeros((30, 10))
-    return [
-        solid(0, (0.1, 0.1, 0.0), box[0] + 0.3, box[0]),
-        solid(1, (0.14, 0.2, 0.3), box[1] + 0.2, box[1]),
-        solid(2, (0.6, 0.1, 0.0), bridge_top, bridge_bottom),
-        solid(3, (0.5, 0.4, 0.0), *goblet()),
-        solid(4, (0.2, 0.76, 0.0), box[2] + 0.1, box[2]),
-    ]
+    large = solid(0, (0.1, 0.1, 0.0), box[0] + 0.3, box[0])
+    small = solid(1, (0.14, 0.2, 0.3), box[1] + 0.2, box[1])
+    bridge = solid(2, (0.6, 0.1, 0.0), bridge_top, bridge_bottom)
+    flat = solid(4, (0.2, 0.76, 0.0), box[2] + 0.1, box[2])
+    return [large, small, bridge, solid(3, (0.5, 0.4, 0.0), *goblet()), flat]
 
 
 def cells_of(items: list[Item]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Every column of material as a box: lower and upper corners (M, 3), and the number of its item."""
-    lower, upper, number = [], [], []
+    """Return every column of material as a box.
+
+    It gives lower and upper corners (M, 3), and the number of the item.
+    """
+    lower = []
+    upper = []
+    number = []
     for i, (place, top, bottom) in enumerate(items):
         for p, q in np.argwhere(np.isfinite(bottom)):
             x, y = place[2] + p * CELL[0], place[3] + q * CELL[1]
@@ -94,16 +103,19 @@ def test_as_rays_meet_them() -> None:
     assert set(np.unique(wanted)) == {-1, 0, 1, 2, 3, 4}
     assert (painting.label != wanted)[uniform(wanted, 2)].mean() < 0.002
     filled = [(place, top, np.where(np.isfinite(bottom), 0, np.inf)) for place, top, bottom in items]
-    assert (painted(filled, camera).label != wanted)[uniform(wanted, 2)].mean() > 0.005  # overhangs filled down
+    # Overhangs are filled down.
+    assert (painted(filled, camera).label != wanted)[uniform(wanted, 2)].mean() > 0.005
 
 
 def test_faces_have_the_light_of_a_box() -> None:
     camera, flat = Camera(SIZE, 200, 150), np.zeros((25, 25))
     canvas = painted([solid(0, (0.2, 0.2, 0.0), flat + 0.5, flat)], camera).canvas
-    middles = np.array([(0.7, 0.45, 0.25), (0.45, 0.2, 0.25), (0.45, 0.45, 0.5)])  # of the faces across x, y and z
+    # Of the faces across x, y and z.
+    middles = np.array([(0.7, 0.45, 0.25), (0.45, 0.2, 0.25), (0.45, 0.45, 0.5)])
     for lamp, (column, row) in zip(LAMPS, camera.samples(middles).astype(int), strict=True):
         assert np.abs(canvas[row, column].astype(int) - shades()[0, lamp]).max() <= 16
-    column, row = camera.samples(np.array([0.45, 0.7, 0.5])).astype(int)  # the far edge of the lid
+    # The far edge of the lid.
+    column, row = camera.samples(np.array([0.45, 0.7, 0.5])).astype(int)
     assert (canvas[row - 3 : row + 4, column] == shades()[0, INK]).all(-1).any()
 
 
@@ -139,4 +151,5 @@ def test_an_empty_bin_is_that_of_the_boxes() -> None:
     camera, nothing = Camera(SIZE, 64, 48), np.zeros((0, 3))
     picture = painted([], camera).picture()
     assert (picture == paint_boxes(nothing, nothing, camera)).all()
-    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 10  # floor, walls, grid, wire and their mixtures
+    # Floor, walls, grid, wire and their mixtures.
+    assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 10
