@@ -1,4 +1,7 @@
-"""Environments step, reset and roll out without a wait, and give on the device what they give on the CPU."""
+"""Environments on the pretended device.
+
+They step, reset and roll out without a wait, and give what they give on the CPU.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Every learner beside agents learns the same by graphs, its default on the device, and by operators one by one."""
+"""Learners that are no agents, by graphs and by operators one by one.
+
+Both learn the same. Graphs are the default on the device.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Operators that make tensors of nothing, under the dispatcher's CUDA key; pinned memory."""
+"""Operators that make tensors of nothing, under the dispatcher's CUDA key.
+
+It also pins memory.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from torch import Tensor
 from tests.pretend.harness import graphs, launches
 from tests.pretend.harness.tensors import CudaTensor, check_index, execute, facts_of
 
-_LIBRARIES: list[torch.library.Library] = []  # what they override lasts as long as they do
+# What they override lasts as long as they do.
+_LIBRARIES: list[torch.library.Library] = []
 
 
 def install() -> None:
@@ -20,7 +24,8 @@ def install() -> None:
     library = torch.library.Library("aten", "IMPL")
     _LIBRARIES.append(library)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a kernel of CUDA is overridden
+        # It says that a kernel of CUDA is overridden.
+        warnings.simplefilter("ignore")
         for func in _factories():
             library.impl(launches.schema_of(func).name.removeprefix("aten::") + _suffix(func), _on_cpu(func), "CUDA")
         library.impl("is_pinned", _is_pinned, "CPU")

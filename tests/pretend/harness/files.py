@@ -1,4 +1,7 @@
-"""`torch.save` and `torch.load` of CudaTensors: their files are those of CUDA tensors."""
+"""`torch.save` and `torch.load` of CudaTensors.
+
+Their files are those of CUDA tensors.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from tests.pretend.harness.tensors import CudaTensor, check_index
 
 def install() -> None:
     """Storages are tagged `cuda:0`, and read as tagged or mapped."""
-    torch.serialization.register_package(5, _tag, _restore)  # before those of the CPU and CUDA
+    # They come before those of the CPU and CUDA.
+    torch.serialization.register_package(5, _tag, _restore)
     torch._utils._rebuild_tensor = _rebuilding(torch._utils._rebuild_tensor)
 
 

@@ -1,4 +1,7 @@
-"""A CUDA graph of operators on CPU tensors: the same operators on the same memory, again."""
+"""A CUDA graph of operators on CPU tensors.
+
+A replay runs the same operators on the same memory again.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ class _Recorded(NamedTuple):
     run: Callable[[Any, Any], Any]
     args: Any
     kwargs: Any
-    written: list[tuple[int, Tensor]]  # places among the results of what the operator allocates, and that memory
+    # Places among the results of what the operator allocates, and that memory.
+    written: list[tuple[int, Tensor]]
 
 
 class CudaGraph:
@@ -33,10 +37,14 @@ class CudaGraph:
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._recorded: list[_Recorded] = []
-        self._made: set[int] = set()  # storages
-        self._held: Counter[int] = Counter()  # aliases of each storage that the graph itself keeps
-        self._readers: dict[int, tuple[Tensor, str]] = {}  # of each storage one alias, and who reads it
-        self._before: dict[int, tuple[Tensor, Any]] = {}  # what storages held that the capture has written into
+        # Storages.
+        self._made: set[int] = set()
+        # Aliases of each storage that the graph itself keeps.
+        self._held: Counter[int] = Counter()
+        # Of each storage one alias, and who reads it.
+        self._readers: dict[int, tuple[Tensor, str]] = {}
+        # Contents of the storages that the capture has written into.
+        self._before: dict[int, tuple[Tensor, Any]] = {}
         self.operators: list[str] = []
 
     @property
@@ -52,7 +60,10 @@ class CudaGraph:
         self._generator = torch.cuda.get_rng_state()
 
     def capture_end(self) -> None:
-        """Has recorded: nothing has been done, and what the operators gave holds no numbers yet."""
+        """End the capture.
+
+        Nothing has been done, and what the operators gave holds no numbers yet.
+        """
         global recording
         recording, waits.capturing = None, False
         torch.cuda.set_rng_state(self._generator)
@@ -67,7 +78,10 @@ class CudaGraph:
     def writes(self, tensors: Any) -> None:
         """Remembers what memory held, before an operator writes into it."""
         for tensor in tree_leaves(tensors):
-            if isinstance(tensor, Tensor) and (storage := _storage(tensor)) not in self._made | set(self._before):
+            if not isinstance(tensor, Tensor):
+                continue
+            storage = _storage(tensor)
+            if storage not in self._made and storage not in self._before:
                 self._before[storage] = tensor.detach(), tensor.untyped_storage().clone()
 
     def add(self, run: Callable[[Any, Any], Any], func: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -81,7 +95,8 @@ class CudaGraph:
         ]
         self.operators.append(f"{func} {tree_map_only(Tensor, _shape, (args, kwargs))}")
         if not fresh and not launches.schema_of(func).is_mutable:
-            return  # a view
+            # It is a view.
+            return
         self._made |= {_storage(leaf) for _, leaf in fresh}
         args, kwargs = tree_map_only(Tensor, lambda tensor: self._keep(tensor, str(func)), (args, kwargs))
         written = [(place, self._keep(leaf, str(func))) for place, leaf in fresh]
@@ -102,12 +117,14 @@ class CudaGraph:
             RuntimeError: Memory that was there before the capture is held by nobody else any more.
         """
         for address, (alias, reader) in self._readers.items():
-            storage = alias.untyped_storage()  # whose Python object counts as one
+            # Its Python object counts as one.
+            storage = alias.untyped_storage()
             if address not in self._made and torch._C._storage_Use_Count(address) <= self._held[address] + 1:
                 raise RuntimeError(f"CUDA error: an illegal memory access: {reader}, freed since the capture")
             del storage
         launches.note_replay(len(self._recorded))
-        with _disable_current_modes():  # a replay passes no dispatcher
+        # A replay passes no dispatcher.
+        with _disable_current_modes():
             for each in self._recorded:
                 results = tree_leaves(each.run(each.args, each.kwargs))
                 for place, memory in each.written:
@@ -124,7 +141,8 @@ class CudaGraph:
     def instantiate(self) -> None: ...
 
 
-class capture:  # its name is `torch.cuda.graph`
+# Its name is that of `torch.cuda.graph`.
+class capture:
     """Stands in for `torch.cuda.graph`: captures what is done inside."""
 
     def __init__(self, cuda_graph: CudaGraph, pool: Any = None, stream: Any = None, capture_error_mode: str = "global"):

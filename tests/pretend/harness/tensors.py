@@ -1,4 +1,7 @@
-"""Tensors that say `cuda:0` and hold a CPU tensor: what may be mixed, what waits, what comes out."""
+"""Tensors that say `cuda:0` and hold a CPU tensor.
+
+This module says what may be mixed, what waits, and what comes out.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from torch import Tensor, nn
 from tests.pretend.harness import graphs, launches, waits
 
 CUDA = torch.device("cuda", 0)
-_READS = {  # operators whose CUDA kernels copy something to the host and wait for it
+# Operators whose CUDA kernels copy something to the host and wait for it.
+_READS = {
     "_local_scalar_dense",
     "_unique",
     "_unique2",
@@ -142,7 +146,10 @@ def facts_of(func: Any) -> _Facts:
 
 
 def run(func: Any, args: Any, kwargs: Any) -> Any:
-    """Does an operator, of which at least one argument is a CudaTensor, on the CPU tensors inside."""
+    """Run an operator on the CPU tensors inside its arguments.
+
+    At least one argument is a CudaTensor.
+    """
     facts = facts_of(func)
     cuda: list[CudaTensor] = []
     host: list[Tensor] = []
@@ -177,7 +184,10 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def execute(func: Any, facts: _Facts, args: Any, kwargs: Any) -> Any:
-    """An operator on CPU tensors; random ones draw from the device's generator."""
+    """Run an operator on CPU tensors.
+
+    Random operators draw from the device's generator.
+    """
     if not facts.random:
         return func(*args, **kwargs)
     if facts.takes_generator:
@@ -210,7 +220,10 @@ def _default_generator_swapped() -> Iterator[None]:
 
 
 def _check_mixed(func: Any, facts: _Facts, args: Any, host: list[Tensor]) -> None:
-    """Raises as CUDA does; a 0-dimensional CPU tensor may stand for a number, and CPU indices are copied."""
+    """Raise for mixed devices as CUDA does.
+
+    A 0-dimensional CPU tensor may stand for a number, and CPU indices are copied.
+    """
     first = args[0] if args else None
     if facts.name in ("copy_", "_to_copy", "record_stream"):
         return
@@ -235,7 +248,8 @@ def _note_waits(facts: _Facts, args: Any, kwargs: Any, host: list[Tensor]) -> No
     elif name in _INDEXING:
         indices = [index for index in args[1] if index is not None]
         masks = any(index.dtype in (torch.bool, torch.uint8) for index in indices)
-        if masks and not (name.endswith("put_") and args[2].numel() == 1 and len(indices) == 1):  # a masked_fill
+        # Only such a put is a masked_fill.
+        if masks and not (name.endswith("put_") and args[2].numel() == 1 and len(indices) == 1):
             waits.note(f"{name} by a mask")
         if host:
             waits.note(f"{name} by host tensors")
@@ -291,7 +305,10 @@ def check_index(device: torch.device) -> None:
 
 
 def _uploaded_index(index: Any) -> Any:
-    """Lists and arrays of an index as tensors, which torch would make where nothing sees it."""
+    """Return lists and arrays of an index as tensors.
+
+    torch would make them where nothing sees it.
+    """
     if isinstance(index, tuple):
         return tuple(_uploaded_index(each) for each in index)
     if isinstance(index, list) or type(index).__module__ == "numpy":
@@ -328,7 +345,9 @@ def _on_cuda(made: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     def make(data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Tensor:
         here = isinstance(data, CudaTensor)
-        target = torch.device(device) if device is not None else (CUDA if here else None)
+        target = CUDA if here else None
+        if device is not None:
+            target = torch.device(device)
         if target is None or (target.type != "cuda" and not here):
             given = {} if device is None else {"device": device}
             flags = {"requires_grad": True} if requires_grad else {}
@@ -354,7 +373,10 @@ def _new_tensor(
 
 
 def _swapping(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """`Module.to` and its like exchange the tensors inside parameters; loading a state goes on to copy."""
+    """Let `Module.to` and its like exchange the tensors inside parameters.
+
+    Loading a state still copies.
+    """
 
     def swapping(self: nn.Module, fn: Any, recurse: bool = True) -> nn.Module:
         before = torch.__future__.get_swap_module_params_on_conversion()
