@@ -143,7 +143,7 @@ def test_a_lenient_load_takes_what_is_there(env: Countdown) -> None:
     env.load_state_dict({"left": torch.tensor([5, 5, 5]), "unknown": torch.zeros(1)}, strict=False)
     assert env.left.tolist() == [5, 5, 5]
     assert (env.seed, env.episode.tolist()) == (0, [1, 1, 1])
-    with pytest.raises(ValueError, match=r"^Countdown.load_state_dict: left must have shape \(3,\); got \(2,\)$"):
+    with pytest.raises(ValueError, match=r"^Countdown.load_state_dict: left .*\(3,\).*\(2,\)$"):
         env.load_state_dict({"left": torch.zeros(2, dtype=torch.int64)}, strict=False)
 
 

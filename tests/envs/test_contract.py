@@ -148,7 +148,7 @@ def test_a_restored_environment_goes_on_bit_by_bit(name: str, device: torch.devi
     assert_same_runs(expected, play(other, 12, seed=1, start=start)[0])
     assert other.seed == env.seed
     assert any(step["next", "done"].any() for step in expected)
-    with pytest.raises(ValueError, match=rf"^{type(env).__name__}.load_state_dict: \w+ must have shape"):
+    with pytest.raises(ValueError, match=rf"^{type(env).__name__}.load_state_dict: \w+ .*shape"):
         made(name, 4, device=device).load_state_dict(saved)
 
 

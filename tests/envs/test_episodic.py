@@ -125,7 +125,7 @@ class Glider(Walk):
 def test_continuous_actions() -> None:
     env = Glider()
     check_env_specs(env)
-    with pytest.raises(ValueError, match=r"Glider.step: action must be real numbers of shape \(4, 2\)"):
+    with pytest.raises(ValueError, match=r"Glider.step: action .*real .*\(4, 2\)"):
         env.step(TensorDict({"action": torch.zeros(4, 3)}, [4]))
 
 
@@ -304,7 +304,7 @@ def test_a_seed_of_none_that_is_kept_over_the_one_drawn_is_told() -> None:
             super().__init__()
             self.seed = seed  # type: ignore[assignment]
 
-    with pytest.raises(ValueError, match=r"^Kept: seed must be a whole number.*; got None$"):
+    with pytest.raises(ValueError, match=r"^Kept: seed .*whole number.* None$"):
         Kept()
     assert Kept(4).seed == 4
 

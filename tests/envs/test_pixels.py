@@ -62,7 +62,7 @@ def test_the_environment_goes_on_as_before() -> None:
 
 def test_an_age_that_cannot_be_is_refused() -> None:
     env = FromPixels(sink(), 3, (16, 24))
-    with pytest.raises(ValueError, match=r"FromPixels.load_state_dict: age must be from 0 to"):
+    with pytest.raises(ValueError, match=r"FromPixels.load_state_dict: age .*0 to"):
         env.load_state_dict(env.state_dict() | {"age": env.state_dict()["age"] - 100})
 
 

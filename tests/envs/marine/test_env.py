@@ -140,7 +140,7 @@ def test_every_environment_may_have_a_level_of_its_own_and_levels_begin_at_their
     assert first["level"].flatten().tolist() == [0, 1, 2, 3, 4, 5]
     assert first["robots", "active"].sum(1).flatten().tolist() == [3, 5, 7, 7, 7, 7]
     assert (env.scene.circulation != 0).sum(0).flatten().tolist() == [4, 6, 8, 8, 8, 8]
-    with pytest.raises(ValueError, match=r"levels must be 6 rows below 6; got \[0, 6\]"):
+    with pytest.raises(ValueError, match=r"levels .*6 rows.* 6; .*\[0, 6\]"):
         env.assign_levels([0, 6])
 
 

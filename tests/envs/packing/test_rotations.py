@@ -75,7 +75,7 @@ def test_turn_by_hand() -> None:
 
 @pytest.mark.parametrize("step", [0, -90, 7, 77.5, math.nan, math.inf, 720, 1e12])
 def test_a_step_must_divide_the_circle(step: float) -> None:
-    with pytest.raises(ValueError, match=r"^orientation_set: the step must be positive and divide 360 degrees; got "):
+    with pytest.raises(ValueError, match=r"^orientation_set: .*step .*360 degrees; got "):
         orientation_set(step, boxes=False)
 
 

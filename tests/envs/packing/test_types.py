@@ -183,9 +183,9 @@ def test_maps_must_hold_the_footprints() -> None:
     assert SOLIDS.bottom is not None
     with pytest.raises(ValueError, match=r"^Catalogue: maps of \(2, 3\) cells .*\(3, 3\)"):
         replace(SOLIDS, top=SOLIDS.top[..., :2, :], bottom=SOLIDS.bottom[..., :2, :])
-    with pytest.raises(ValueError, match=r"^Catalogue: top must have shape \(2, 2, 3, 3\); got \(2, 2, 2, 3\)$"):
+    with pytest.raises(ValueError, match=r"^Catalogue: top .*\(2, 2, 3, 3\).*\(2, 2, 2, 3\)$"):
         replace(SOLIDS, top=SOLIDS.top[..., :2, :])
-    with pytest.raises(ValueError, match=r"^Catalogue: height must be of dtype float32; got float64$"):
+    with pytest.raises(ValueError, match=r"^Catalogue: height .*float32.*float64$"):
         Catalogue.of_maps(SOLIDS.top.double(), SOLIDS.bottom.double(), SOLIDS.extent, SOLIDS.volume)
     wide = torch.zeros(1, 1, 1, MOST_MAP_CELLS + 1)
     with pytest.raises(ValueError, match=r"^Catalogue: maps .*\(1, 32768\) cells.*32767"):

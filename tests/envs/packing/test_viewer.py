@@ -181,7 +181,7 @@ def test_contact_sheet_places_pictures_row_by_row() -> None:
 
 def test_bad_views_are_refused() -> None:
     for size in ((0, 480), (640, -3)):
-        with pytest.raises(ValueError, match="width and height .* {} and {}".format(*size)):
+        with pytest.raises(ValueError, match=r"width .*height .* {} and {}".format(*size)):
             viewer.render(box_env(), 0, width=size[0], height=size[1])
 
 

@@ -27,7 +27,7 @@ def test_random_boxes_are_every_triple_of_sides(most: int, step: int, wanted: tu
 
 
 def test_a_step_of_sides_is_at_least_a_cell() -> None:
-    with pytest.raises(ValueError, match=r"^RandomBoxes: step must be at least 1; got 0"):
+    with pytest.raises(ValueError, match=r"^RandomBoxes: step .*1.* 0"):
         RandomBoxes(1, 6, step=0)
 
 
@@ -65,9 +65,7 @@ def test_a_box_must_fit_in_some_orientation() -> None:
 def test_boxes_turn_on_square_cells_only() -> None:
     oblong = Bin((10.0, 5.0, 10.0), (10, 10))
     RandomBoxes(1, 2).build(oblong, "fixed", 1, 1)
-    with pytest.raises(
-        ValueError, match=r"^box_catalogue: cells must be square for boxes to be turned; got \(1.0, 0.5\)"
-    ):
+    with pytest.raises(ValueError, match=r"^box_catalogue: cells .*square.*\(1.0, 0.5\)"):
         RandomBoxes(1, 2).build(oblong, "yaw", 1, 1)
 
 
@@ -88,7 +86,7 @@ def test_bins_that_cannot_be_cut_say_why(bin_: Bin, message: str) -> None:
 
 
 def test_a_seed_without_a_pool_is_refused() -> None:
-    with pytest.raises(ValueError, match="seed does nothing without pool; got 3"):
+    with pytest.raises(ValueError, match="seed .*pool.* 3"):
         CutBoxes(pool=None, seed=3)
 
 

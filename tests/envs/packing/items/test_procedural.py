@@ -100,10 +100,10 @@ def test_solids_are_what_the_catalogue_was_made_of(orientations: str | float) ->
 
 
 def test_cells_must_be_square() -> None:
-    with pytest.raises(ValueError, match=r"^ProceduralSolids: cells must be square; got \(0.1, 0.2\) m$"):
+    with pytest.raises(ValueError, match=r"^ProceduralSolids: cells .*square.*\(0.1, 0.2\) m$"):
         ProceduralSolids().build(Bin((1.0, 1.0, 1.0), (10, 5)), "fixed", 1, 1)
 
 
 def test_solids_too_large_for_the_bin_are_named() -> None:
-    with pytest.raises(ValueError, match=r"^heightmaps: every item must fit the bin of"):
+    with pytest.raises(ValueError, match=r"^heightmaps: .*item .*fit .*bin"):
         ProceduralSolids(2, min_size=0.5, max_size=0.6).build(BIN, "yaw", 1, 1)

@@ -152,7 +152,7 @@ def test_a_refusal_has_three_parts(kernels: Kernels) -> None:
 @pytest.mark.parametrize("name", ["placements", "placement_z"])
 def test_what_is_written_in_place_must_lie_together(kernels: Kernels, name: str) -> None:
     strided = torch.stack([getattr(STATE, name)] * 2, -1)[..., 0]
-    with pytest.raises(ValueError, match=f"^advance: {name} must be contiguous; got strides "):
+    with pytest.raises(ValueError, match=f"^advance: {name} .*contiguous.* strides "):
         call(kernels, "advance", GIVEN | {f"state.{name}": strided})
 
 
@@ -164,7 +164,7 @@ def test_any_legal_refuses_what_is_no_mask(kernels: Kernels) -> None:
 
 
 def test_a_bin_shows_at_least_one_slot(kernels: Kernels) -> None:
-    with pytest.raises(ValueError, match=r"^drop_map: item_id must have shape \(4, 1\); got \(4, 0\)$"):
+    with pytest.raises(ValueError, match=r"^drop_map: item_id .*\(4, 1\).*\(4, 0\)$"):
         kernels.drop_map(S.heightmap, S.item_id[:, :0], S.catalogue, S.bin_)
 
 
