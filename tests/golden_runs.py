@@ -63,7 +63,7 @@ class Run:
     """
 
     config: str
-    options: Mapping[str, Any]
+    options: Options
     updates: int
     stop: int | None = None
     stages: tuple[str, ...] = ("validate", "test", "predict")
@@ -71,6 +71,8 @@ class Run:
 
 
 Options = dict[str, Any]
+# What is recorded of a run, of a checkpoint or of a machine: plain values by name.
+Result = dict[str, Any]
 QUIET: Options = {
     "trainer.accelerator": "cpu",
     "trainer.log_every_n_steps": 1,
@@ -229,7 +231,7 @@ SAME_END = {
 }
 
 
-def play(name: str) -> dict[str, Any]:
+def play(name: str) -> Result:
     """Everything that a run comes to, made in the current folder, which is empty."""
     from tests.test_end_to_end import write_orders
 
@@ -237,7 +239,7 @@ def play(name: str) -> dict[str, Any]:
     write_orders(Path("orders.json"))
     if "bc" in run.config:
         _write_demonstrations()
-    found: dict[str, Any] = {}
+    found: Result = {}
     checkpoint: list[str] = []
     for updates in [run.updates] if run.stop is None else [run.stop, run.updates]:
         folder = Path(f"fit-{updates}")
@@ -300,7 +302,7 @@ CLOCKED = re.compile(r"throughput/|gpu/|memory|elapsed|^seconds$|(^|_)ms$|^ms/|(
 NOT_NUMBERS = ("machine", "versions", "commit", "arguments", "config", "path", "epoch")
 
 
-def contents(checkpoint: Path) -> dict[str, Any]:
+def contents(checkpoint: Path) -> Result:
     """Return hashes of all tensors of a checkpoint and its parts, and its counts."""
     whole = torch.load(checkpoint, weights_only=True)
     weights, optimizers = whole.pop("state_dict"), whole.pop("optimizer_states")
@@ -313,12 +315,12 @@ def contents(checkpoint: Path) -> dict[str, Any]:
         learning_rates += [float(group["lr"]) for group in each.get("param_groups", ())]
     numbers_of_random = {id(tensor) for tensor in random}
     others = [tensor for tensor in rest if id(tensor) not in numbers_of_random]
-    found: dict[str, Any] = {"updates": whole["global_step"], "learning rates": learning_rates}
+    found: Result = {"updates": whole["global_step"], "learning rates": learning_rates}
     found |= {"weights": hashes(tensors(weights)), "optimizer": hashes(tensors(optimizers))}
     return found | {"random": hashes(random), "environment and replay": hashes(others)}
 
 
-def tensors(tree: Any) -> Iterator[Tensor]:
+def tensors(tree: object) -> Iterator[Tensor]:
     """Those in dicts, lists and tuples, however deep."""
     if isinstance(tree, Tensor):
         yield tree
@@ -340,9 +342,9 @@ def hashes(found: Iterable[Tensor]) -> list[str]:
     return sorted(lines)
 
 
-def written(folder: Path) -> dict[str, Any]:
+def written(folder: Path) -> Result:
     """Curves, tables and plans that a run has left in a folder."""
-    found: dict[str, Any] = {}
+    found: Result = {}
     for path in folder.rglob("metrics.csv"):
         found["curves"] = curves(path)
     for path in folder.rglob("*.json"):
@@ -381,14 +383,14 @@ def _is_left_out(name: str) -> bool:
     return name in NOT_NUMBERS or CLOCKED.search(name) is not None
 
 
-def _hash_of(tree: Any) -> str:
+def _hash_of(tree: object) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:DIGITS]
 
 
 # -- what has changed --------------------------------------------------------------------------------------------------
 
 
-def differences(recorded: Any, found: Any, where: str = "") -> Iterator[str]:
+def differences(recorded: object, found: object, where: str = "") -> Iterator[str]:
     """Return a line for each place where a recorded value is missing or has changed.
 
     New values are ignored.
@@ -412,7 +414,7 @@ def differences(recorded: Any, found: Any, where: str = "") -> Iterator[str]:
         yield f"{where}: {_short(recorded)} was recorded; now {_short(found)}"
 
 
-def additions(recorded: Any, found: Any, where: str = "") -> Iterator[str]:
+def additions(recorded: object, found: object, where: str = "") -> Iterator[str]:
     """Names of curves and entries of tables that were not recorded."""
     if isinstance(recorded, Mapping) and isinstance(found, Mapping):
         for name, value in found.items():
@@ -423,11 +425,11 @@ def additions(recorded: Any, found: Any, where: str = "") -> Iterator[str]:
             yield from additions(a, b, f"{where}[{i}]")
 
 
-def _state(end: Mapping[str, Any]) -> dict[str, Any]:
+def _state(end: Result) -> Result:
     return {key: value for key, value in end.items() if key != "curves"}
 
 
-def unequal_ends(runs: Mapping[str, Any]) -> Iterator[str]:
+def unequal_ends(runs: Mapping[str, Result]) -> Iterator[str]:
     """Compare the end of a resumed run with that of the same run in one go."""
     for resumed, straight in SAME_END.items():
         if {resumed, straight} <= set(runs):
@@ -436,7 +438,7 @@ def unequal_ends(runs: Mapping[str, Any]) -> Iterator[str]:
             yield from differences(first, second, f"{resumed} beside {straight}")
 
 
-def _is_hashes(value: Any) -> bool:
+def _is_hashes(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(line, str) and _HASH.fullmatch(line) for line in value)
 
 
@@ -466,21 +468,21 @@ def _count_forms(lines: Counter[str]) -> Counter[str]:
 LONGEST = 8
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def other_machine(recorded: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
+def other_machine(recorded: Result, present: Result) -> list[str]:
     """Differences of the machine from that of the record, on which bits depend."""
     return list(differences({name: value for name, value in recorded.items() if name != "commit"}, present))
 
 
-def machine() -> dict[str, Any]:
+def machine() -> Result:
     """Processor, instructions that torch uses, versions and commit: they decide bits."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    found: dict[str, Any] = {"cpu": names[0] if names else platform.processor()}
+    found: Result = {"cpu": names[0] if names else platform.processor()}
     found["instructions"] = torch.backends.cpu.get_cpu_capability()
     found["system"] = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
     found["versions"] = {name: metadata.version(name) for name in PACKAGES}
@@ -496,7 +498,7 @@ def _git(*words: str) -> str:
 # -- command -----------------------------------------------------------------------------------------------------------
 
 
-def played(name: str) -> tuple[dict[str, Any], float]:
+def played(name: str) -> tuple[Result, float]:
     """Play a run in a folder of its own, and return its seconds.
 
     It is for a process of its own, whose output goes to a file.
@@ -516,7 +518,7 @@ def played(name: str) -> tuple[dict[str, Any], float]:
             os.chdir(before)
 
 
-def play_all(names: Sequence[str], jobs: int) -> dict[str, Any]:
+def play_all(names: Sequence[str], jobs: int) -> Result:
     """Play runs by name.
 
     Each has a copy of this process, which has imported everything: that takes longer than a run.
@@ -559,13 +561,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(bool(found))
 
 
-def as_text(result: Any) -> str:
+def as_text(result: object) -> str:
     """JSON with a line for each entry, but one line for a list of numbers."""
     text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
     return re.sub(r"\[[^][{}\"]+\]", lambda numbers: " ".join(numbers[0].split()), text)
 
 
-def _print_notes(there: Mapping[str, Any], kept: Mapping[str, Any], runs: Mapping[str, Any]) -> None:
+def _print_notes(there: Result, kept: Result, runs: Mapping[str, Result]) -> None:
     if others := other_machine(there, machine()):
         print("Recorded elsewhere, where bits may differ without any fault of the code:", *others, sep="\n  ")
     if news := list(additions(kept, {name: runs[name] for name in kept})):

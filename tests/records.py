@@ -5,13 +5,13 @@ The standard library's methods for both begin with an underscore, so that they c
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 
 class _NamedTuple(Protocol):
-    def _replace(self, **changes: Any) -> Any: ...
+    def _replace(self, **changes: object) -> Self: ...
 
-    def _asdict(self) -> dict[str, Any]: ...
+    def _asdict(self) -> dict[str, object]: ...
 
 
 Record = TypeVar("Record", bound=_NamedTuple)
@@ -19,10 +19,9 @@ Record = TypeVar("Record", bound=_NamedTuple)
 
 def with_values(record: Record, **changes: object) -> Record:
     """Return a named tuple with some of its values replaced."""
-    copy: Record = record._replace(**changes)
-    return copy
+    return record._replace(**changes)
 
 
-def values_by_name(record: _NamedTuple) -> dict[str, Any]:
+def values_by_name(record: _NamedTuple) -> dict[str, object]:
     """Return the values of a named tuple by the names of its fields."""
     return record._asdict()

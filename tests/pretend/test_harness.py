@@ -188,7 +188,7 @@ def test_a_graph_keeps_numbers_of_the_host() -> None:
 def test_a_graph_that_reads_what_was_replaced_raises() -> None:
     counter = Counter()
     graph = captured(counter.replaced)
-    with pytest.raises(RuntimeError, match="freed .*capture"):
+    with pytest.raises(RuntimeError, match=r"freed .*capture"):
         graph.replay()
 
 
@@ -205,5 +205,5 @@ def test_a_graph_draws_anew() -> None:
 def test_a_capture_that_waits_raises(numbers: torch.Tensor) -> None:
     with pytest.raises(RuntimeError, match=r"stream .*capturing.*test_harness"):
         captured(lambda: numbers.sum().item())
-    with pytest.raises(RuntimeError, match="stream .*capturing"):
+    with pytest.raises(RuntimeError, match=r"stream .*capturing"):
         captured(lambda: torch.tensor(1.0, device="cuda"))

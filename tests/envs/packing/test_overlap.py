@@ -111,5 +111,5 @@ def test_what_the_environment_packs_does_not_overlap(setting: str) -> None:
 
 @pytest.mark.parametrize("voxel", [0.0, -1.0, math.nan, math.inf])
 def test_bad_voxels_are_refused(voxel: float) -> None:
-    with pytest.raises(ValueError, match="voxel .*positive .*metres"):
+    with pytest.raises(ValueError, match=r"voxel .*positive .*metres"):
         overlaps(PackingPlan((), (), BIN), voxel)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.types import Device
 
 from tests.pretend.harness import waits
 from tests.pretend.harness.graphs import CudaGraph, capture
@@ -24,7 +25,7 @@ FREE, TOTAL = 70 << 30, 80 << 30
 class Generator(torch.Generator):
     """A generator of the device it is asked for, which draws on the CPU."""
 
-    def __new__(cls, device: Any = "cpu") -> torch.Generator:
+    def __new__(cls, device: Device = "cpu") -> torch.Generator:
         check_index(torch.device(device))
         self = super().__new__(cls)
         self._device = CUDA if torch.device(device).type == "cuda" else torch.device("cpu")
@@ -42,7 +43,7 @@ class Stream:
     All streams run what they are given at once.
     """
 
-    def __init__(self, device: Any = None, priority: int = 0, **_: Any) -> None:
+    def __init__(self, device: Device = None, priority: int = 0, **_: object) -> None:
         self.device = CUDA
         self.priority = priority
         self.cuda_stream = id(self)
@@ -53,11 +54,11 @@ class Stream:
     def synchronize(self) -> None:
         waits.note("Stream.synchronize")
 
-    def wait_stream(self, stream: Any) -> None: ...
+    def wait_stream(self, stream: object) -> None: ...
 
-    def wait_event(self, event: Any) -> None: ...
+    def wait_event(self, event: object) -> None: ...
 
-    def record_event(self, event: Any = None) -> Any:
+    def record_event(self, event: object = None) -> Any:
         return Event() if event is None else event
 
     def query(self) -> bool:
@@ -66,20 +67,20 @@ class Stream:
     def __enter__(self) -> Stream:
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         return None
 
 
 class Event:
     """An event, which has happened."""
 
-    def __init__(self, enable_timing: bool = False, blocking: bool = False, **_: Any) -> None:
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, **_: object) -> None:
         self.recorded_on: Any = None
 
-    def record(self, stream: Any = None) -> None:
+    def record(self, stream: object = None) -> None:
         self.recorded_on = torch.cuda.current_stream() if stream is None else stream
 
-    def wait(self, stream: Any = None) -> None: ...
+    def wait(self, stream: object = None) -> None: ...
 
     def query(self) -> bool:
         return True
@@ -87,7 +88,7 @@ class Event:
     def synchronize(self) -> None:
         waits.note("Event.synchronize")
 
-    def elapsed_time(self, other: Any) -> float:
+    def elapsed_time(self, other: object) -> float:
         return 0.0
 
 
@@ -102,7 +103,7 @@ _current = _Current()
 
 
 @contextmanager
-def _stream(stream: Any) -> Any:
+def _stream(stream: object) -> Any:
     before, _current.stream = _current.stream, stream or _current.stream
     try:
         yield
@@ -110,14 +111,14 @@ def _stream(stream: Any) -> Any:
         _current.stream = before
 
 
-def _set_stream(stream: Any) -> None:
+def _set_stream(stream: object) -> None:
     _current.stream = stream
 
 
 class _OnDevice(nullcontext):
     """`torch.cuda.device`."""
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: Device) -> None:
         super().__init__()
         if not isinstance(device, int) and device is not None:
             check_index(torch.device(device))
@@ -125,7 +126,7 @@ class _OnDevice(nullcontext):
             raise RuntimeError("CUDA error: invalid device ordinal")
 
 
-def _properties(device: Any = None) -> SimpleNamespace:
+def _properties(device: Device = None) -> SimpleNamespace:
     return SimpleNamespace(
         name="pretended CUDA device", major=9, minor=0, total_memory=TOTAL, multi_processor_count=132
     )
@@ -142,11 +143,11 @@ def _seed_all(seed: int) -> None:
         generator.manual_seed(int(seed))
 
 
-def _get_rng_state(device: Any = "cuda") -> Tensor:
+def _get_rng_state(device: Device = "cuda") -> Tensor:
     return torch.cuda.default_generators[0].get_state()
 
 
-def _set_rng_state(state: Tensor, device: Any = "cuda") -> None:
+def _set_rng_state(state: Tensor, device: Device = "cuda") -> None:
     torch.cuda.default_generators[0].set_state(state)
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
+from torch.types import Device
 
 from tests.pretend.harness import graphs, launches
 from tests.pretend.harness.tensors import CudaTensor, check_index, execute, facts_of
@@ -34,12 +36,12 @@ def install() -> None:
         setattr(torch, name, _pinning(getattr(torch, name)))
 
 
-def _suffix(func: Any) -> str:
+def _suffix(func: OpOverload) -> str:
     overload = launches.schema_of(func).overload_name
     return f".{overload}" if overload else ""
 
 
-def _factories() -> list[Any]:
+def _factories() -> list[OpOverload]:
     found = []
     for name in torch._C._dispatch_get_all_op_names():
         if not name.startswith("aten::") or torch._C._dispatch_has_kernel_for_dispatch_key(
@@ -58,7 +60,7 @@ def _factories() -> list[Any]:
     return found
 
 
-def _on_cpu(func: Any) -> Callable[..., CudaTensor]:
+def _on_cpu(func: OpOverload) -> Callable[..., CudaTensor]:
     facts = facts_of(func)
 
     def make(*args: Any, **kwargs: Any) -> CudaTensor:
@@ -74,11 +76,11 @@ def _on_cpu(func: Any) -> Callable[..., CudaTensor]:
     return make
 
 
-def _is_pinned(tensor: Tensor, device: Any = None) -> bool:
+def _is_pinned(tensor: Tensor, device: Device = None) -> bool:
     return getattr(tensor.untyped_storage(), "pinned", False)
 
 
-def _pin_memory(tensor: Tensor, device: Any = None) -> Tensor:
+def _pin_memory(tensor: Tensor, device: Device = None) -> Tensor:
     return _pinned(tensor.detach().clone())
 
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -52,7 +53,7 @@ class CudaGraph:
         """Operators recorded so far, views left out."""
         return len(self._recorded)
 
-    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+    def capture_begin(self, pool: object = None, capture_error_mode: str = "global") -> None:
         global recording
         if recording is not None:
             raise RuntimeError("CUDA error: a graph is being captured already")
@@ -84,7 +85,7 @@ class CudaGraph:
             if storage not in self._made and storage not in self._before:
                 self._before[storage] = tensor.detach(), tensor.untyped_storage().clone()
 
-    def add(self, run: Callable[[Any, Any], Any], func: Any, args: Any, kwargs: Any, out: Any) -> None:
+    def add(self, run: Callable[[Any, Any], Any], func: OpOverload, args: Any, kwargs: Any, out: Any) -> None:
         """Records an operator on CPU tensors, with what it gave."""
         read = {_storage(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         results = tree_leaves(out)
@@ -136,7 +137,7 @@ class CudaGraph:
     def pool(self) -> tuple[int, int]:
         return (0, 0)
 
-    def register_generator_state(self, generator: Any) -> None: ...
+    def register_generator_state(self, generator: object) -> None: ...
 
     def instantiate(self) -> None: ...
 
@@ -145,7 +146,9 @@ class CudaGraph:
 class capture:
     """Stands in for `torch.cuda.graph`: captures what is done inside."""
 
-    def __init__(self, cuda_graph: CudaGraph, pool: Any = None, stream: Any = None, capture_error_mode: str = "global"):
+    def __init__(
+        self, cuda_graph: CudaGraph, pool: object = None, stream: object = None, capture_error_mode: str = "global"
+    ):
         self.graph, self.streams = cuda_graph, torch.cuda.stream(stream or torch.cuda.Stream())
 
     def __enter__(self) -> None:
@@ -153,7 +156,7 @@ class capture:
         self.streams.__enter__()
         self.graph.capture_begin()
 
-    def __exit__(self, *raised: Any) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.graph.capture_end()
         self.streams.__exit__(*raised)
 

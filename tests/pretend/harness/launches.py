@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from torch._ops import OpOverload
+
 # They hand out memory, or look at it another way, without a schema that says so.
 _NOTHING = ("empty", "_unsafe_view", "record_stream", "set_", "lift_fresh", "resize_", "is_same_size", "_to_copy_view")
 
@@ -46,12 +48,12 @@ def launches() -> Iterator[Launches]:
         _open.remove(counted)
 
 
-def schema_of(func: Any) -> Any:
+def schema_of(func: OpOverload) -> Any:
     """Return the arguments and results that an operator declares."""
     return func._schema
 
 
-def note(func: Any) -> None:
+def note(func: OpOverload) -> None:
     """Counts an operator outside of graphs."""
     if _open and launches_something(func):
         for each in _open:
@@ -66,7 +68,7 @@ def note_replay(nodes: int) -> None:
 
 
 @cache
-def launches_something(func: Any) -> bool:
+def launches_something(func: OpOverload) -> bool:
     """True of an operator that is more than another view of memory."""
     schema = schema_of(func)
     if schema.name.partition("::")[2].startswith(_NOTHING):

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.types import Device
 
 from tests.pretend.harness import graphs, launches, waits
 
@@ -55,7 +57,7 @@ class CudaTensor(Tensor):
         return self
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: OpOverload, types: object, args: Any = (), kwargs: Any = None) -> Any:
         return run(func, args, kwargs or {})
 
     # What torch's C++ does without the dispatcher.
@@ -92,10 +94,10 @@ class CudaTensor(Tensor):
         """The storage of the numbers, which views share."""
         return self.inside.untyped_storage()
 
-    def is_pinned(self, device: Any = None) -> bool:
+    def is_pinned(self, device: Device = None) -> bool:
         return False
 
-    def record_stream(self, stream: Any) -> None: ...
+    def record_stream(self, stream: object) -> None: ...
 
     def __tensor_flatten__(self) -> tuple[list[str], None]:
         return ["inside"], None
@@ -133,7 +135,7 @@ class _Facts(NamedTuple):
 
 
 @cache
-def facts_of(func: Any) -> _Facts:
+def facts_of(func: OpOverload) -> _Facts:
     schema = launches.schema_of(func)
     tags = set(func.tags)
     return _Facts(
@@ -145,7 +147,7 @@ def facts_of(func: Any) -> _Facts:
     )
 
 
-def run(func: Any, args: Any, kwargs: Any) -> Any:
+def run(func: OpOverload, args: Any, kwargs: Any) -> Any:
     """Run an operator on the CPU tensors inside its arguments.
 
     At least one argument is a CudaTensor.
@@ -183,7 +185,7 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
     return _wrapped(out, owners, to_host)
 
 
-def execute(func: Any, facts: _Facts, args: Any, kwargs: Any) -> Any:
+def execute(func: OpOverload, facts: _Facts, args: Any, kwargs: Any) -> Any:
     """Run an operator on CPU tensors.
 
     Random operators draw from the device's generator.
@@ -219,7 +221,7 @@ def _default_generator_swapped() -> Iterator[None]:
         host.set_state(before)
 
 
-def _check_mixed(func: Any, facts: _Facts, args: Any, host: list[Tensor]) -> None:
+def _check_mixed(func: OpOverload, facts: _Facts, args: Any, host: list[Tensor]) -> None:
     """Raise for mixed devices as CUDA does.
 
     A 0-dimensional CPU tensor may stand for a number, and CPU indices are copied.
@@ -295,7 +297,7 @@ def _follow(tensor: CudaTensor) -> None:
             _DATA.__set__(tensor, CudaTensor(real))
 
 
-def with_index(device: Any) -> Any:
+def with_index(device: Device) -> Any:
     return CUDA if device is not None and torch.device(device) == torch.device("cuda") else device
 
 
@@ -343,7 +345,7 @@ def _set_data(self: Tensor, value: Tensor) -> None:
 def _on_cuda(made: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`torch.tensor` and its like, which copy to the device without the dispatcher."""
 
-    def make(data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Tensor:
+    def make(data: Any, *args: Any, device: Device = None, requires_grad: bool = False, **kwargs: Any) -> Tensor:
         here = isinstance(data, CudaTensor)
         target = CUDA if here else None
         if device is not None:
@@ -367,7 +369,7 @@ as_tensor_of_torch = torch.as_tensor
 
 
 def _new_tensor(
-    self: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    self: Tensor, data: Any, *, dtype: Any = None, device: Device = None, requires_grad: bool = False
 ) -> Tensor:
     return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 

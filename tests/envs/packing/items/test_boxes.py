@@ -86,7 +86,7 @@ def test_bins_that_cannot_be_cut_say_why(bin_: Bin, message: str) -> None:
 
 
 def test_a_seed_without_a_pool_is_refused() -> None:
-    with pytest.raises(ValueError, match="seed .*pool.* 3"):
+    with pytest.raises(ValueError, match=r"seed .*pool.* 3"):
         CutBoxes(pool=None, seed=3)
 
 

@@ -308,7 +308,7 @@ def test_pieces_beyond_the_episode_are_left_out(pool: int | None) -> None:
 def test_without_a_pool_there_is_none_to_give() -> None:
     source = CutBoxes(pool=None)
     assert source.reseeded(3) is source
-    with pytest.raises(ValueError, match="cut .*pool"):
+    with pytest.raises(ValueError, match=r"cut .*pool"):
         source.cut(BPP10)
-    with pytest.raises(ValueError, match="bin .*1,024 boxes.*13,824"):
+    with pytest.raises(ValueError, match=r"bin .*1,024 boxes.*13,824"):
         source.build(Bin((50.0, 50.0, 50.0), (50, 50)), "fixed", 10, 1)

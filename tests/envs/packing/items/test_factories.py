@@ -110,7 +110,7 @@ def test_files_of_another_kind_are_refused(installed: Path, rows: list[list[Any]
 def test_what_is_missing_is_named(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=r"time_series/pg_test.xlsx.* packsim 0.0.4"):
         FactoryBoxes("repetitive", "test")
-    with pytest.raises(ValueError, match="orientations .*yaw.*'cube'"):
+    with pytest.raises(ValueError, match=r"orientations .*yaw.*'cube'"):
         make_protocol("boards", 1, device="cpu", orientations="cube")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ModuleNotFoundError, match=r"packsim.*\[robobpp\]"):

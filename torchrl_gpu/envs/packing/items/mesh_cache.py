@@ -33,7 +33,7 @@ def cache_key(digest: str, scale: float, rotations: np.ndarray, cell: tuple[floa
 
 
 def forget() -> None:
-    """Drop the heightmaps that this process holds; those in files stay."""
+    """Drop the heightmaps that this process holds, but none in files."""
     _kept.clear()
 
 

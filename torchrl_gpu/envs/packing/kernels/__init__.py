@@ -199,7 +199,7 @@ def tested_backends(device: torch.device) -> dict[str, str]:
 
 
 def forget_choices() -> None:
-    """Choose again which backend is the fastest on a device, and log again which are slower."""
+    """Forget the fastest backend of each device, and what was logged of others."""
     _fastest.cache_clear()
     _log_slower.cache_clear()
 
