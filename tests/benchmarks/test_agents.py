@@ -56,7 +56,7 @@ def careless(agent: Any, loss: Any = agents.torchrl_loss) -> Any:
     return made
 
 
-def negated(*args: Any, forward: Any = agents.forward) -> Any:
+def negated(*args: object, forward: Any = agents.forward) -> Any:
     return -forward(*args)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -54,7 +53,7 @@ def test_every_setting_agrees_with_every_numpy_way() -> None:
 def test_a_wrong_map_is_found_and_nothing_is_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def too_permissive(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def too_permissive(*args: object) -> tuple[torch.Tensor, torch.Tensor]:
         z_map, legal = eager.drop_map(*args)
         return z_map, torch.ones_like(legal)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -25,7 +24,7 @@ class Countdown(BatchedEnv):
     An action takes away 1, and 0 ends the episode.
     """
 
-    def __init__(self, num_envs: int = 3, **arguments: Any) -> None:
+    def __init__(self, num_envs: int = 3, **arguments: object) -> None:
         super().__init__(num_envs, **arguments)
         self.episode = torch.zeros(num_envs, dtype=torch.int64, device=self.device)
         self.left = self.episode.clone()
@@ -57,7 +56,7 @@ class Countdown(BatchedEnv):
     def restart_episodes(self) -> None:
         self.episode = torch.zeros_like(self.episode)
 
-    def like(self, num_envs: int, **changes: Any) -> Countdown:
+    def like(self, num_envs: int, **changes: object) -> Countdown:
         return Countdown(num_envs, **{"device": self.device, "seed": self.seed} | changes)
 
 

@@ -93,7 +93,7 @@ def test_looking_changes_nothing_and_shows_the_step(name: str) -> None:
 
 @pytest.mark.parametrize("name", SOME)
 def test_a_seed_decides_the_run_and_torchs_generator_nothing(name: str) -> None:
-    def run(env: Any) -> list[Any]:
+    def run(env: Any) -> list[object]:
         # These count on over all seeds.
         return [step.exclude("frame_at", ("next", "frame_at")) for step in play(env, 6)[0]]
 

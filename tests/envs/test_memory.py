@@ -26,7 +26,7 @@ from torchrl_gpu.envs.packing.kernels import available_backends
 CPU = torch.device("cpu")
 SMALL_SOLIDS: dict[str, Any] = {"setting": "irregular, on its corners", "stability": "none"}
 
-CASES: dict[str, dict[str, Any]] = {
+CASES: dict[str, dict[str, object]] = {
     "bpp10": {},
     "bpp10, support, K = 5": {"setting": "support", "visible_items": 5},
     "bpp10, masks only": {"include": ()},
@@ -87,7 +87,7 @@ def test_what_is_left_out_takes_nothing_while_it_is_built() -> None:
 
     One of maps that are left out would stay until the collector runs.
     """
-    changes: dict[str, Any] = {"include": ("z_map",), "visible_items": 8}
+    changes: dict[str, object] = {"include": ("z_map",), "visible_items": 8}
 
     def built(num_envs: int) -> int:
         with LiveBytes() as memory:
@@ -282,15 +282,15 @@ CUDA = torch.device("cuda", 0)
 
 class Copies:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, can_pin: bool) -> None:
-        self.made: list[Any] = []
+        self.made: list[object] = []
 
-        def pin(tensor: Any, *args: Any) -> Any:
+        def pin(tensor: Any, *args: object) -> Any:
             self.made.append("pin")
             if not can_pin:
                 raise RuntimeError("no more memory can be pinned")
             return tensor
 
-        def to(tensor: Any, device: Any, *, non_blocking: bool) -> Any:
+        def to(tensor: Any, device: object, *, non_blocking: bool) -> Any:
             self.made.append((device, non_blocking))
             return tensor
 
@@ -300,7 +300,7 @@ class Copies:
 
 
 @pytest.mark.parametrize("held", [torch.arange(3), TensorDict({"a": torch.arange(3)}, [3])], ids=["tensor", "tensors"])
-def test_what_can_be_pinned_does_not_wait(held: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_can_be_pinned_does_not_wait(held: object, monkeypatch: pytest.MonkeyPatch) -> None:
     copies = Copies(monkeypatch, can_pin=True)
     assert Staging("X", "clips", CUDA)(held) is held
     assert copies.made == ["pin", (CUDA, True)]

@@ -27,7 +27,7 @@ BINS: dict[str, Any] = {"bin_size": (5.0, 5.0, 5.0), "resolution": 5, "device": 
 CLIPS = ("clip", "frame", "frame_at")
 
 
-def sink(**changes: Any) -> DishwashingEnv:
+def sink(**changes: object) -> DishwashingEnv:
     return DishwashingEnv(5, **{"max_steps": 7, "device": "cpu", "seed": 2, "frame_size": (16, 24), **changes})
 
 

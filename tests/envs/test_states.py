@@ -35,7 +35,7 @@ def at(index: Any, value: float) -> Change:
     return change
 
 
-def marine(**changes: Any) -> MarineNavEnv:
+def marine(**changes: object) -> MarineNavEnv:
     settings = {"version": "v3", "robots": 2, "obstacles": 1, "min_distance": 10.0, "pool": 4}
     return MarineNavEnv(2, **settings | {"device": "cpu", "seed": 0} | changes)
 
@@ -179,7 +179,7 @@ def test_what_is_no_state_at_all() -> None:
 def test_a_seed_without_room_for_its_worlds_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     env = marine()
 
-    def no_room(*_: Any) -> None:
+    def no_room(*_: object) -> None:
         raise ValueError("no room")
 
     monkeypatch.setattr("torchrl_gpu.envs.marine.env.generate", no_room)
@@ -242,7 +242,7 @@ def test_whole_numbers_in_a_column_are_actions() -> None:
         ({"actions": "discrete"}, torch.zeros(2, 2), r"whole numbers of shape \(2, 2\)"),
     ],
 )
-def test_actions_of_robots_of_another_kind_or_shape(changes: dict[str, Any], action: Any, wanted: str) -> None:
+def test_actions_of_robots_of_another_kind_or_shape(changes: dict[str, object], action: object, wanted: str) -> None:
     env = marine(**changes)
     current = env.reset()
     if action is not None:
@@ -291,7 +291,7 @@ def spoil(observation: TensorDict) -> None:
         value.copy_(~value if value.dtype == torch.bool else value.new_full(value.shape, 3))
 
 
-def one_robot(**changes: Any) -> MarineNavEnv:
+def one_robot(**changes: object) -> MarineNavEnv:
     return MarineNavEnv(
         2, robots=1, cores=1, obstacles=1, pool=2, flat=True, device="cpu", seed=0, max_steps=3, **changes
     )

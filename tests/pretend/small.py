@@ -38,7 +38,7 @@ def is_navigation(name: str) -> bool:
     return name.startswith(("navigation", "ppo_marine"))
 
 
-def command_line(name: str, **more: Any) -> list[str]:
+def command_line(name: str, **more: object) -> list[str]:
     """Return the command line of a config in small.
 
     `more` are options by their names, with "__" for dots. They replace those of the small config.

@@ -19,7 +19,7 @@ from torchrl_gpu.policies.packing import HierarchicalPacker, baselines
 from torchrl_gpu.policies.packing.heuristics import irregular_baselines
 from torchrl_gpu.training.updates.optimizers import clip_gradients, set_capturable
 
-CASES: list[tuple[str, dict[str, Any]]] = [(name, {}) for name in AGENTS]
+CASES: list[tuple[str, dict[str, object]]] = [(name, {}) for name in AGENTS]
 for _name in ("IQN", "ACIQN"):
     CASES += [(_name, {"cvar": 0.25}), (_name, {"cvar": "adaptive"})]
 CASES += [("IQN", {"double": False}), ("DQN", {"targets": PeriodicTargets(2)}), ("SAC", {"target_entropy": -2.0})]
@@ -43,7 +43,7 @@ def updated(agent: Agent, batch: Any, updates: int) -> Agent:
 
 
 @each_case
-def test_updates_wait_for_nothing(name: str, changes: dict[str, Any]) -> None:
+def test_updates_wait_for_nothing(name: str, changes: dict[str, object]) -> None:
     agent, batch = make(name, **changes).to("cuda"), transitions(name, 16).to("cuda")
     before = copy.deepcopy(agent)
     # The optimizer makes its state.
@@ -68,7 +68,7 @@ def test_they_learn_what_the_cpu_learns(name: str) -> None:
 
 @each_case
 @pytest.mark.parametrize("explores", [True, False])
-def test_acting_waits_for_nothing(name: str, changes: dict[str, Any], explores: bool) -> None:
+def test_acting_waits_for_nothing(name: str, changes: dict[str, object], explores: bool) -> None:
     agent = make(name, **changes).to("cuda")
     policy, seen = PolicyWrapper(agent).train(explores), grouped(seen_by(name, 4, 3)).to("cuda")
     mode = ExplorationType.RANDOM if explores else ExplorationType.DETERMINISTIC

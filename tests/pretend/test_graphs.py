@@ -40,7 +40,7 @@ def env_of(name: str) -> BatchedEnv:
     return ENVS[name](device="cuda")
 
 
-def agent_of(name: str, env: BatchedEnv, **changes: Any) -> Agent:
+def agent_of(name: str, env: BatchedEnv, **changes: object) -> Agent:
     """The same agent at each call."""
     torch.manual_seed(7)
     if name in PACKING:
@@ -118,7 +118,7 @@ def optimizer_of(agent: Agent) -> torch.optim.Optimizer:
     return torch.optim.Adam(groups, lr=2**-9, eps=1e-3, capturable=True)
 
 
-def learnt(name: str, graphs: bool, targets: Any) -> tuple[list[Any], Agent, Any]:
+def learnt(name: str, graphs: bool, targets: Any) -> tuple[list[object], Agent, Any]:
     agent, batches = played(name, 4)
     agent.targets = targets
     optimizer = optimizer_of(agent)
@@ -158,7 +158,7 @@ def test_an_update_in_a_graph_is_the_plain_one(name: str, targets: Any) -> None:
     assert operators(update)
 
 
-def learnt_from_rollouts(kind: str, graphs: bool) -> tuple[list[Any], dict[str, Tensor], GraphedLearning]:
+def learnt_from_rollouts(kind: str, graphs: bool) -> tuple[list[object], dict[str, Tensor], GraphedLearning]:
     """Train four times by the steps of a rollout.
 
     Returns the losses of all updates, weights, and what updated them. A schedule steps at each update.

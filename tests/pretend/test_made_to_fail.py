@@ -9,7 +9,6 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -109,7 +108,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
     return lines
 
 
-def no_graph(*_: Any, **__: Any) -> None:
+def no_graph(*_: object, **__: object) -> None:
     raise RuntimeError(BREAKS_OFF)
 
 

@@ -21,7 +21,7 @@ from torchrl_gpu.training.replay.buffer import DeviceReplay
 from torchrl_gpu.training.replay.files import replay_state, restore_replay
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
-KINDS: dict[str, dict[str, Any]] = {
+KINDS: dict[str, dict[str, object]] = {
     "uniform": {},
     "masked": {"masked": True},
     "prioritized": {"prioritized": True, "beta_updates": 10},
@@ -33,7 +33,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def replay(kind: str, device: torch.device = CUDA, capacity: int = 300, **changes: Any) -> DeviceReplay:
+def replay(kind: str, device: torch.device = CUDA, capacity: int = 300, **changes: object) -> DeviceReplay:
     return DeviceReplay(8, device, **{"capacity": capacity, **KINDS[kind], **changes})
 
 

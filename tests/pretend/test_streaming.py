@@ -137,7 +137,7 @@ def test_the_encoder_copies_through_pinned_memory_on_a_stream_of_its_own(
 def test_where_no_memory_can_be_pinned_frames_are_copied_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     frame, empty = RGB.cuda(), torch.empty
 
-    def refusing(*args: Any, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
+    def refusing(*args: object, pin_memory: bool = False, **kwargs: object) -> torch.Tensor:
         if pin_memory:
             raise RuntimeError("CUDA error: out of memory")
         return empty(*args, **kwargs)

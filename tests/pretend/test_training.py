@@ -47,7 +47,12 @@ MODULES["ACIQN"] = partial(navigation, "ACIQN")
 
 def _without(step: dict[str, int], words: tuple[str, ...]) -> dict[str, int]:
     """Return the waits of a step at places with none of these words."""
-    return {place: number for place, number in step.items() if not any(word in place for word in words)}
+    left = {}
+    for place, number in step.items():
+        is_named = any(word in place for word in words)
+        if not is_named:
+            left[place] = number
+    return left
 
 
 def _waits_at(step: dict[str, int], word: str) -> int:
@@ -65,15 +70,15 @@ class WaitsOfSteps(Callback):
         self.steps: list[dict[str, int]] = []
         self._open: Any = None
 
-    def on_train_batch_start(self, *args: Any) -> None:
+    def on_train_batch_start(self, *args: object) -> None:
         self._stop()
         self._open = waits()
         self._counted = self._open.__enter__()
 
-    def on_validation_start(self, *args: Any) -> None:
+    def on_validation_start(self, *args: object) -> None:
         self._stop()
 
-    def on_train_end(self, *args: Any) -> None:
+    def on_train_end(self, *args: object) -> None:
         self._stop()
 
     def _stop(self) -> None:
@@ -95,7 +100,7 @@ class WaitsOfSteps(Callback):
         return [_waits_at(step, place) for step in self.steps]
 
 
-def fit(made: Run, folder: Path, max_steps: int, *callbacks: Callback, **changes: Any) -> Run:
+def fit(made: Run, folder: Path, max_steps: int, *callbacks: Callback, **changes: object) -> Run:
     """A run on the device, unless it is told otherwise."""
     data = tiny.data if hasattr(made.env, "bin") else worlds
     arguments = GPU | {"log_every_n_steps": 100, "data_module": data(steps_per_epoch=50)} | changes

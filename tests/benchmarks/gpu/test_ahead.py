@@ -18,7 +18,7 @@ from benchmarks.gpu.chips import CHIPS
 from benchmarks.gpu.launches import innermost_loops
 
 
-def row(**changes: Any) -> dict[str, Any]:
+def row(**changes: object) -> dict[str, Any]:
     fine = {"config": "packing", "capability": 90, "kernel": "place_kernel", "form": "place_kernel"}
     return fine | {"registers": 32, "spills": 0} | changes
 

@@ -20,7 +20,7 @@ from benchmarks.gpu.parts import Part, parts
 from torchrl_gpu import configs
 
 
-def part(name: str, code: str, limit_s: float = 60, **changes: Any) -> Part:
+def part(name: str, code: str, limit_s: float = 60, **changes: object) -> Part:
     return Part(name, f"A part that {name}", (sys.executable, "-c", code), limit_s, avoid="--without", **changes)
 
 

@@ -105,7 +105,7 @@ def compare(env: MarineNavEnv, seen: Any, n: int, world: World, result: dict[str
     compare_views(env, seen, n, result["seen"])
 
 
-def compare_views(env: MarineNavEnv, seen: Any, n: int, views: list[Any]) -> None:
+def compare_views(env: MarineNavEnv, seen: Any, n: int, views: list[object]) -> None:
     got = robots_of(env, seen)
     for i, view in enumerate(views):
         observation, mask = got["observation"][n, i], got["object_mask"][n, i]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
@@ -19,7 +17,7 @@ def small_solids() -> ItemSource:
 IRREGULAR = {"bin_size": (0.1, 0.1, 0.1), "resolution": 25, "grid_step": 4, "orientations": "cube", "num_items": 8}
 COARSER = {**IRREGULAR, "resolution": 10, "grid_step": 3, "orientations": "yaw"}
 
-SETTINGS: dict[str, dict[str, Any]] = {}
+SETTINGS: dict[str, dict[str, object]] = {}
 SETTINGS["bpp10"] = {}
 SETTINGS["corners"] = {"stability": "corners", "orientations": "axis"}
 SETTINGS["support"] = {"stability": "support", "items": RandomBoxes(1, 5)}
@@ -47,7 +45,7 @@ SETTINGS["passing over"] = {"num_items": 16, "reward": "objective", "skip_unplac
 SETTINGS["irregular, passing over"] = {**COARSER, "num_items": 14, "visible_items": 2, "skip_unplaceable": True}
 
 
-def packing(setting: str = "bpp10", num_envs: int = 3, **changes: Any) -> PackingEnv:
+def packing(setting: str = "bpp10", num_envs: int = 3, **changes: object) -> PackingEnv:
     arguments = {"device": "cpu", "seed": 0} | SETTINGS[setting] | changes
     if "bin_size" in arguments and arguments["bin_size"] == IRREGULAR["bin_size"]:
         arguments.setdefault("items", small_solids())

@@ -64,7 +64,7 @@ def test_large_observations_can_be_left_out_and_the_mask_cannot(include: tuple[s
 
 def test_constructor_arguments_can_be_read_back() -> None:
     source = RandomBoxes(1, 3)
-    arguments: dict[str, Any] = {"num_envs": 2, "bin_size": (4.0, 6.0, 5.0), "resolution": (4, 6), "grid_step": 2}
+    arguments: dict[str, object] = {"num_envs": 2, "bin_size": (4.0, 6.0, 5.0), "resolution": (4, 6), "grid_step": 2}
     arguments |= {"items": source, "num_items": 7, "visible_items": 2, "orientations": "axis", "order": "volume"}
     arguments |= {"stability": "load_bearing", "margin": 0.5, "max_tilt": 2, "fallback": "none", "friction": 0.75}
     arguments |= {"reward": "objective", "objective_weights": (0.5, 0.25, 0.0), "stability_judge": "com"}
@@ -123,7 +123,7 @@ def test_maps_of_the_visible_items_are_those_of_the_catalogue(setting: str) -> N
 # -- a step -----------------------------------------------------------------------------------------------------------
 
 
-def unit_boxes(**changes: Any) -> PackingEnv:
+def unit_boxes(**changes: object) -> PackingEnv:
     """Two bins of 4×4×4 cells and boxes of 2×2×2."""
     arguments = {"bin_size": (4.0, 4.0, 4.0), "resolution": 4, "items": RandomBoxes(2, 2), "orientations": "fixed"}
     return PackingEnv(2, device="cpu", seed=0, **arguments | changes)
@@ -221,7 +221,7 @@ def slabs(tmp_path: Path) -> Callable[..., PackingEnv]:
     path = tmp_path / "slabs.npy"
     np.save(path, np.array([[[4, 4, height] for height in (1, 2, 2, 1, 1)]]))
 
-    def make(**changes: Any) -> PackingEnv:
+    def make(**changes: object) -> PackingEnv:
         arguments = {"bin_size": (4.0, 4.0, 2.0), "resolution": 4, "items": str(path), "orientations": "fixed"}
         return PackingEnv(1, device="cpu", seed=0, **arguments | changes)
 
@@ -263,7 +263,7 @@ def test_passing_over_by_hand(slabs: Callable[..., PackingEnv]) -> None:
         ("box", {"setting": "irregular", "num_items": 20}),
     ],
 )
-def test_the_largest_item_comes_first(order: str, changes: dict[str, Any]) -> None:
+def test_the_largest_item_comes_first(order: str, changes: dict[str, object]) -> None:
     plain = packing(num_envs=6, order="sequence", **changes)
     ordered = packing(num_envs=6, order=order, **changes)
     length, items = torch.arange(60).expand(6, -1), []
@@ -306,7 +306,7 @@ def checksum(env: PackingEnv) -> str:
         ({"visible_items": 3, "orientations": "axis", "stability": "support"}, "adc8f53797047bb4"),
     ],
 )
-def test_the_streams_have_not_changed(changes: dict[str, Any], golden: str) -> None:
+def test_the_streams_have_not_changed(changes: dict[str, object], golden: str) -> None:
     # A change here changes every run that anyone has recorded: it needs a line in the changelog.
     assert checksum(packing(num_envs=8, **changes)) == golden
 

@@ -78,7 +78,7 @@ def assert_agree(seen: TensorDictBase, twins: list[Twin]) -> None:
 FINE = {"bin_size": (0.125, 0.125, 0.125), "resolution": 32, "items": small_solids()}
 COARSE = {**FINE, "resolution": 16}
 # The irregular settings with cells of 1/256 and 1/128 m.
-EXACT: dict[str, dict[str, Any]] = {
+EXACT: dict[str, dict[str, object]] = {
     "irregular": FINE,
     "irregular, on its support": COARSE,
     "irregular, on its corners": COARSE,
@@ -124,7 +124,7 @@ def assert_alike(first: TensorDictBase, second: TensorDictBase, env: PackingEnv,
     return None
 
 
-def as_compiled(setting: str, **changes: Any) -> list[PackingEnv]:
+def as_compiled(setting: str, **changes: object) -> list[PackingEnv]:
     """The compiled environment that keeps maps, and the one that makes them anew."""
     need_compiler()
     return [packing(setting, backend="compiled", incremental=keeps, **changes) for keeps in (True, False)]

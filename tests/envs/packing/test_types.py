@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -173,7 +172,7 @@ SOLIDS = as_solids(BOXES, CELL)
         ({"unit": float("nan")}, r"unit .* not nan"),
     ],
 )
-def test_parts_that_do_not_fit_each_other_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_parts_that_do_not_fit_each_other_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=f"^Catalogue: {message}"):
         replace(BOXES, **changes)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -20,7 +18,7 @@ REWARDS = [{"reward": "utilization"}, {"reward": "objective"}, {"reward": "objec
 
 
 @pytest.mark.parametrize("changes", REWARDS, ids=str)
-def test_the_return_is_the_sum_of_the_rewards(changes: dict[str, Any]) -> None:
+def test_the_return_is_the_sum_of_the_rewards(changes: dict[str, object]) -> None:
     env = packing_env(6, **changes)
     view = viewable(env)
     policy = RandomLegal(env)
@@ -40,7 +38,7 @@ def test_the_return_is_the_sum_of_the_rewards(changes: dict[str, Any]) -> None:
     assert ended > 6
 
 
-def packed(steps: int, **changes: Any) -> PackingEnv:
+def packed(steps: int, **changes: object) -> PackingEnv:
     env = packing_env(3, **changes)
     policy, current = RandomLegal(env), env.reset()
     for _ in range(steps):
@@ -56,7 +54,7 @@ def packed(steps: int, **changes: Any) -> PackingEnv:
     ],
     ids=["boxes", "solids"],
 )
-def test_pictures_are_the_viewer_s_while_bins_fill(changes: dict[str, Any]) -> None:
+def test_pictures_are_the_viewer_s_while_bins_fill(changes: dict[str, object]) -> None:
     torch.manual_seed(1)
     env = packing_env(3, num_items=6, **changes)
     view = viewable(env)
@@ -77,14 +75,14 @@ def test_pictures_are_the_viewer_s_while_bins_fill(changes: dict[str, Any]) -> N
     "changes", [{}, {"visible_items": 3, "grid_step": 2, "orientations": "axis"}], ids=["one", "several"]
 )
 def test_overlays_show_what_the_step_does_and_change_nothing(
-    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = packing_env(3, **changes)
     view = viewable(env)
     policy = RandomLegal(env)
     current = env.reset()
     assert isinstance(view, Overlaid)
-    told: list[Any] = []
+    told: list[object] = []
     for name in ("draw_mask", "draw_action", "draw_values"):
         monkeypatch.setattr(f"torchrl_gpu.envs.packing.viewable.{name}", lambda *given: told.append(given))
     torch.manual_seed(2)
@@ -127,7 +125,7 @@ def test_where_nothing_is_legal_nothing_is_placed(monkeypatch: pytest.MonkeyPatc
         for name in ("mask", "action", "q")
     ]
     assert {picture.shape for picture in drawn} == {(48, 64, 3)}
-    placed: list[Any] = []
+    placed: list[object] = []
     monkeypatch.setattr(
         "torchrl_gpu.envs.packing.viewable.draw_action", lambda pile, placing, *size: placed.append(placing)
     )

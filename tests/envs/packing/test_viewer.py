@@ -9,7 +9,6 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -154,7 +153,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     path = viewer.save_png(frame, tmp_path / "bin.png")
     before = path.read_bytes()
 
-    def fail(*_: Any, **__: Any) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError("disk full")
 
     monkeypatch.setattr(Image.Image, "save", fail)

@@ -54,7 +54,7 @@ class KillsAt(RandomActions):
 
 
 def played(
-    env: BatchedEnv, num_workers: int, *, at: dict[int, int] | None = None, rollouts: int = 4, **more: Any
+    env: BatchedEnv, num_workers: int, *, at: dict[int, int] | None = None, rollouts: int = 4, **more: object
 ) -> Any:
     torch.manual_seed(0)
     group = ("robots",) if isinstance(env, MarineNavEnv) else ()

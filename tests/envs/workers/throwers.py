@@ -20,7 +20,7 @@ class Walk(EpisodicEnv):
     """
 
     def __init__(
-        self, num_envs: int = 6, *, stride: Any = 0.5, device: Any = "cpu", seed: Any = 0, first_env: int = 0
+        self, num_envs: int = 6, *, stride: Any = 0.5, device: object = "cpu", seed: object = 0, first_env: int = 0
     ) -> None:
         self.stride = stride
         given = {"device": device, "seed": seed, "first_env": first_env, "max_steps": 9}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,7 +62,7 @@ def _factories() -> list[OpOverload]:
 def _on_cpu(func: OpOverload) -> Callable[..., CudaTensor]:
     facts = facts_of(func)
 
-    def make(*args: Any, **kwargs: Any) -> CudaTensor:
+    def make(*args: object, **kwargs: object) -> CudaTensor:
         check_index(torch.device(kwargs.get("device") or "cuda"))
         kwargs = {key: value for key, value in kwargs.items() if key != "pin_memory"} | {"device": torch.device("cpu")}
         real = execute(func, facts, args, kwargs)
@@ -90,7 +89,7 @@ def _pinned(tensor: Tensor) -> Tensor:
 
 
 def _pinning(made: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    def make(*args: Any, pin_memory: bool = False, **kwargs: Any) -> Tensor:
+    def make(*args: object, pin_memory: bool = False, **kwargs: object) -> Tensor:
         out = made(*args, **kwargs)
         return _pinned(out) if pin_memory else out
 

@@ -33,7 +33,7 @@ def _restore(storage: Any, location: str) -> Any:
 
 
 def _rebuilding(rebuild: Any) -> Any:
-    def rebuilding(storage: Any, *args: Any) -> Tensor:
+    def rebuilding(storage: Any, *args: object) -> Tensor:
         real: Tensor = rebuild(storage, *args)
         return CudaTensor(real) if getattr(storage._untyped_storage, "on_cuda", False) else real
 

@@ -68,7 +68,7 @@ class CudaTensor(Tensor):
     def __setitem__(self, index: Any, value: Any) -> None:
         Tensor.__setitem__(self, _uploaded_index(index), value)
 
-    def to(self, *args: Any, **kwargs: Any) -> Tensor:
+    def to(self, *args: object, **kwargs: object) -> Tensor:
         """`cuda` is `cuda:0`, so that this is no copy."""
         if "device" in kwargs:
             kwargs["device"] = with_index(kwargs["device"])
@@ -76,7 +76,7 @@ class CudaTensor(Tensor):
             args = (with_index(args[0]), *args[1:])
         return Tensor.to(self, *args, **kwargs)
 
-    def cuda(self, *args: Any, **kwargs: Any) -> Tensor:
+    def cuda(self, *args: object, **kwargs: object) -> Tensor:
         return self
 
     def tolist(self) -> Any:
@@ -84,7 +84,7 @@ class CudaTensor(Tensor):
         waits.note("tolist")
         return self.inside.tolist()
 
-    def __array__(self, *args: Any) -> Any:
+    def __array__(self, *args: object) -> object:
         raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy it first.")
 
     def data_ptr(self) -> int:
@@ -102,7 +102,7 @@ class CudaTensor(Tensor):
     def __tensor_flatten__(self) -> tuple[list[str], None]:
         return ["inside"], None
 
-    def __repr__(self, **kwargs: Any) -> str:
+    def __repr__(self, **kwargs: object) -> str:
         waits.note("repr")
         return f"{self.inside!r} on {CUDA}"
 
@@ -345,7 +345,7 @@ def _set_data(self: Tensor, value: Tensor) -> None:
 def _on_cuda(made: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`torch.tensor` and its like, which copy to the device without the dispatcher."""
 
-    def make(data: Any, *args: Any, device: Device = None, requires_grad: bool = False, **kwargs: Any) -> Tensor:
+    def make(data: Any, *args: object, device: Device = None, requires_grad: bool = False, **kwargs: object) -> Tensor:
         here = isinstance(data, CudaTensor)
         target = CUDA if here else None
         if device is not None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +26,7 @@ PICKS = [["a", "2", str(20 + i), "19.1", "17"] for i in range(12)]
 BOARDS = "95 60 9\n277 40 8.5\n\n46 232 8.5\n"
 
 
-def table(path: Path, rows: list[list[Any]]) -> None:
+def table(path: Path, rows: list[list[object]]) -> None:
     openpyxl = pytest.importorskip("openpyxl", reason="writes Excel files")
     book = openpyxl.Workbook()
     for row in rows:
@@ -101,7 +100,7 @@ def test_picks_come_in_the_order_of_the_file(installed: Path) -> None:
         ),
     ],
 )
-def test_files_of_another_kind_are_refused(installed: Path, rows: list[list[Any]], wanted: str) -> None:
+def test_files_of_another_kind_are_refused(installed: Path, rows: list[list[object]], wanted: str) -> None:
     table(installed / "occupancy" / "deli.xlsx", rows)
     with pytest.raises(ValueError, match=f"FactoryBoxes: .*{wanted}"):
         FactoryBoxes("diverse", "test").build(BIN, "yaw", 8, 1)

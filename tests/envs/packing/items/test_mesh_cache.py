@@ -71,7 +71,7 @@ def test_a_folder_outlives_the_process(tmp_path: Path) -> None:
     assert_same(MeshCache(tmp_path).get(KEY, 2, CPU), some_maps())
 
 
-def saved(**changes: Any) -> Callable[[Path], object]:
+def saved(**changes: object) -> Callable[[Path], object]:
     held = {"key": KEY} | values_by_name(some_maps()) | changes
     return lambda path: torch.save(held, path)
 

@@ -145,7 +145,7 @@ def test_packed_solids_lie_within_the_pile(folder: Path, orientations: str | flo
 def test_heightmaps_are_made_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
 
-    def counting(meshes: Any, *rest: Any) -> Any:
+    def counting(meshes: Any, *rest: object) -> Any:
         made.append(len(meshes))
         return rasterise(meshes, *rest)
 

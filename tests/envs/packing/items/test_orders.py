@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -83,6 +81,6 @@ def test_another_seed_is_another_warehouse() -> None:
         ({"seed": -1}, "OrderBoxes: seed must be at least 0; got -1"),
     ],
 )
-def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_what_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         OrderBoxes(**changes)

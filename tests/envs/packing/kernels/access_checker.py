@@ -162,7 +162,7 @@ class AccessChecker:
             for fault, count in sorted(self.faults.items())
         )
 
-    def _wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    def _wrap(self, owner: object, name: str, wrapper: Callable[..., Any]) -> None:
         original = getattr(owner, name)
         self._restore.append((owner, name, original))
         setattr(owner, name, lambda *args, **kwargs: wrapper(original, *args, **kwargs))
@@ -177,7 +177,7 @@ class AccessChecker:
         self._shapes: dict[tuple[int, ...], int] = {}
         self._program, self._epoch = 0, 0
 
-    def _init_arguments(self, original: Callable[..., Any], executor: Any, given: Any, named: Any) -> Any:
+    def _init_arguments(self, original: Callable[..., Any], executor: Any, given: object, named: Any) -> Any:
         arguments, keywords = original(executor, given, named)
         self._begin(executor.fn.__name__)
         for name, value in [*zip(executor.arg_names, arguments, strict=False), *keywords.items()]:
@@ -201,17 +201,17 @@ class AccessChecker:
         converted.handle.data = converted.handle.data + (np.uint64(tag) << np.uint64(_TAG))
         return converted
 
-    def _next_program(self, original: Callable[..., None], *args: Any) -> None:
+    def _next_program(self, original: Callable[..., None], *args: object) -> None:
         original(*args)
         self._program += 1
         self._epoch += 1
         self._launch.programs += 1
 
-    def _barrier(self, original: Callable[..., Any], *args: Any) -> Any:
+    def _barrier(self, original: Callable[..., Any], *args: object) -> Any:
         self._epoch += 1
         return original(*args)
 
-    def _end(self, original: Callable[..., None], *args: Any) -> None:
+    def _end(self, original: Callable[..., None], *args: object) -> None:
         for each in self._arguments.values():
             each.traffic.loaded, each.traffic.stored = int(each.was_loaded.sum()), int(each.was_stored.sum())
             self._launch.traffic[each.name] = each.traffic
@@ -221,25 +221,29 @@ class AccessChecker:
 
     # -- accesses ------------------------------------------------------------------------------------------------------
 
-    def _load(self, original: Callable[..., Any], builder: Any, ptrs: Any, mask: Any, *rest: Any, **named: Any) -> Any:
+    def _load(
+        self, original: Callable[..., Any], builder: Any, ptrs: Any, mask: Any, *rest: object, **named: object
+    ) -> Any:
         for argument, index, lane, _ in self._inside("load", ptrs, mask):
             self._read(argument, index, lane)
         return original(builder, _real(ptrs), self._allowed(ptrs, mask), *rest, **named)
 
-    def _store(self, original: Callable[..., Any], builder: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
+    def _store(
+        self, original: Callable[..., Any], builder: Any, ptrs: Any, value: Any, mask: Any, *rest: object
+    ) -> Any:
         values = np.broadcast_to(value.data, ptrs.data.shape)
         for argument, index, lane, chosen in self._inside("store", ptrs, mask):
             self._write(argument, index, lane, values[chosen])
         return original(builder, _real(ptrs), value, self._allowed(ptrs, mask), *rest)
 
     def _atomic_rmw(
-        self, original: Callable[..., Any], builder: Any, op: Any, ptrs: Any, value: Any, mask: Any, *rest: Any
+        self, original: Callable[..., Any], builder: Any, op: Any, ptrs: Any, value: Any, mask: Any, *rest: object
     ) -> Any:
         for argument, index, _, _ in self._inside("atomic", ptrs, mask):
             self._update(argument, index)
         return original(builder, op, _real(ptrs), value, self._allowed(ptrs, mask), *rest)
 
-    def _atomic_cas(self, original: Callable[..., Any], builder: Any, ptrs: Any, *rest: Any) -> Any:
+    def _atomic_cas(self, original: Callable[..., Any], builder: Any, ptrs: Any, *rest: object) -> Any:
         everywhere = type(ptrs)(np.ones(ptrs.data.shape, bool), interpreter.tl.int1)
         for argument, index, _, _ in self._inside("atomic", ptrs, everywhere):
             self._update(argument, index)

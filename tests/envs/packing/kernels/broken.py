@@ -26,7 +26,7 @@ def _breaks(how: str) -> bool:
     return os.environ.get("BROKEN") == how
 
 
-def drop_map(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, *stored: Any) -> Any:
+def drop_map(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, *stored: object) -> Any:
     """As eager's, or not at all."""
     if _breaks("compilation fails"):
         raise RuntimeError("PTX assembly aborted\nptxas: unknown architecture sm_999")
@@ -42,16 +42,16 @@ def drop_map(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
     return z_map, legal
 
 
-def place(*arguments: Any) -> Tensor:
+def place(*arguments: object) -> Tensor:
     return arguments[0].clone() if _breaks("places nothing") else eager.place(*arguments)
 
 
-def pile_growth(*arguments: Any) -> Tensor:
+def pile_growth(*arguments: object) -> Tensor:
     growth = eager.pile_growth(*arguments)
     return growth * torch.nan if _breaks("grows by no number") else growth
 
 
-def advance(*arguments: Any) -> Moved:
+def advance(*arguments: object) -> Moved:
     moved = eager.advance(*arguments)
     if _breaks("miscounts"):
         moved.state.num_packed += 1

@@ -82,7 +82,7 @@ def counting(total, plainly: tl.constexpr):
         tl.store(total, 0.0)
 
 
-def found(kernel: Any, *args: Any, programs: int = 1, **options: Any) -> list[tuple[str, str, str, int]]:
+def found(kernel: Any, *args: object, programs: int = 1, **options: object) -> list[tuple[str, str, str, int]]:
     """Kind, argument, access and count of every fault of one launch."""
     with AccessChecker() as checker:
         kernel[(programs,)](*args, **options)

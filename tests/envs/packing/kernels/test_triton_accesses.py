@@ -57,7 +57,7 @@ def test_no_access_is_outside_its_tensor_and_none_races(first: int, monkeypatch:
 
 
 FEW_CELLS: dict[str, Any] = {"bin_size": (0.125, 0.125, 0.125), "resolution": 8, "items": small_solids()}
-SMALL: dict[str, dict[str, Any]] = {}
+SMALL: dict[str, dict[str, object]] = {}
 SMALL["boxes"] = {"items": RandomBoxes(2, 4), "stability": "corners"}
 SMALL["wide boxes"] = {"items": RandomBoxes(2, 4), "bin_size": (20.0, 7.0, 9.0), "resolution": (20, 7)}
 SMALL["solids"] = {**FEW_CELLS, "grid_step": 3, "orientations": "yaw"}

@@ -9,7 +9,6 @@ import importlib
 import os
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -30,7 +29,7 @@ from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.training.collect.rollout import Rollout
 
 # By options of the environment: each rule, each kind of sequences, several items, orientations, pools, a coarse grid.
-SETTINGS: dict[str, dict[str, Any]] = {}
+SETTINGS: dict[str, dict[str, object]] = {}
 SETTINGS["drawn"] = {"items": RandomBoxes(1, 3)}
 SETTINGS["several items"] = {"items": RandomBoxes(1, 3), "visible_items": 3}
 SETTINGS["several items"] |= {"stability": "corners", "orientations": "axis"}
@@ -53,7 +52,7 @@ def in_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(values, "in_triton", lambda name, device: importlib.import_module(name))
 
 
-def environment(num_envs: int = 2, **options: Any) -> PackingEnv:
+def environment(num_envs: int = 2, **options: object) -> PackingEnv:
     size = {"bin_size": (4.0, 4.0, 4.0), "resolution": 4, "seed": 2**31 + 5, "device": "cpu", "backend": "triton"}
     return PackingEnv(num_envs, **size | options)  # type: ignore[arg-type]
 
@@ -131,7 +130,7 @@ def test_rollouts_are_tried_before_they_are_played(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(triton_rollouts, "PackingEnv", lambda rows, **given: environment(rows, **given))
     right = triton_rollouts.play
 
-    def wrong(*given: Any) -> dict[str, Tensor]:
+    def wrong(*given: object) -> dict[str, Tensor]:
         made = right(*given)
         return made | {"reward": made["reward"] * 1.5}
 

@@ -11,7 +11,6 @@ import itertools
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -206,7 +205,7 @@ def vast(shape: tuple[int, ...], dtype: torch.dtype, path: Path) -> Tensor:
 # Cells of 1/64 m, so that sums are exact; few, for the interpreter's sake.
 _FEW_CELLS = {"bin_size": (0.125, 0.125, 0.125), "resolution": 8, "items": small_solids()}
 _FEW_CELLS |= {"num_envs": 2, "num_items": 5}
-ROLLOUTS: dict[str, dict[str, Any]] = {
+ROLLOUTS: dict[str, dict[str, object]] = {
     "bpp10": {},
     "coarse grid": {"num_items": 5},
     "three visible": {},

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -14,7 +12,7 @@ from torchrl_gpu.envs.packing.physics import plan_of, stands_in_physics
 pytest.importorskip("mujoco")
 
 
-def empty_bins(number: int, **changes: Any) -> PackingEnv:
+def empty_bins(number: int, **changes: object) -> PackingEnv:
     size = {"bin_size": (0.3, 0.3, 0.3), "resolution": 6, "items": RandomBoxes(3, 3), "orientations": "fixed"}
     return PackingEnv(number, **size | changes, device="cpu", seed=0)
 
