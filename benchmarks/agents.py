@@ -99,7 +99,7 @@ def environment(name: str, discrete: str, device: torch.device) -> MarineNavEnv:
 
 
 def observed(env: MarineNavEnv, robots: int) -> TensorDict:
-    """Observations of that many robots at sea, (B,), while all act at random."""
+    """Return observations of many robots at sea, (B,), while all act at random."""
     generator, current = torch.Generator().manual_seed(0), env.reset()
     rows: list[TensorDict] = []
     steps = 0
@@ -244,7 +244,7 @@ def acting_tables(rows: list[JsonObject]) -> Iterator[JsonObject]:
 
 
 def beside_targets(sections: list[JsonObject]) -> list[JsonObject]:
-    """Figures of `AT` robots in a call beside their targets."""
+    """Return the figures of `AT` robots in a call beside their targets."""
     rows = []
     for line in next((each["rows"] for each in sections if each["title"].startswith(f"{AT:,} robots")), []):
         least = f"matrix products alone: {line['loop'] / line['ceiling']:.3g} ×"
@@ -714,7 +714,7 @@ def short(us: float) -> float:
 
 
 def take_turns(measurement: report.Measurement, title: str, rows: list[TimedRow]) -> bool:
-    """Times rows and says so, or times nothing where a check has failed."""
+    """Time rows and say so, or time nothing where a check has failed."""
     if measurement.refused("a ratio between two different results means nothing"):
         return False
     measurement.take_turns(title, rows)

@@ -69,7 +69,7 @@ def step_ms() -> float:
 
 
 def update_ms() -> float:
-    """Milliseconds of an update of `packing.yaml`, in a process of its own."""
+    """Return the milliseconds of an update of `packing.yaml`, in a process of its own."""
     words = ["-m", "torchrl_gpu.cli", "cost", "--config", "packing.yaml", "--seconds", "5", "--json"]
     words += ["--trainer.accelerator", "cpu"]
     run = subprocess.run([sys.executable, *words], capture_output=True, text=True, encoding="utf-8", check=True)
@@ -99,7 +99,7 @@ def fair_share(at_rest: float, cores: int, busy: int) -> float:
 
 
 def rows_of(found: dict[str, dict[int, list[float]]], cores: int) -> list[JsonObject]:
-    """Lines of the table."""
+    """Return the lines of the table."""
     rows = []
     for what, times in found.items():
         at_rest = median(times[0])

@@ -124,7 +124,7 @@ def learns(name: str) -> str:
 
 
 def _method(name: str) -> str:
-    """Class of the module, and of its agent where it has one."""
+    """Return the class of the module, and of its agent where it has one."""
     model = yaml.safe_load(Path(configs.find(name)).read_text(encoding="utf-8"))["model"]
     agent = model["init_args"].get("agent")
     paths = [model["class_path"], *([agent["class_path"]] if agent else [])]

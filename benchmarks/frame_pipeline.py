@@ -176,7 +176,7 @@ def decode_h264(packets: Iterable[bytes]) -> list[np.ndarray]:
 
 
 def _work(row: Row) -> Callable[[int], None]:
-    """Encodes the frames in turn, going on where the last call stopped."""
+    """Encode the frames in turn, from where the last call stopped."""
     done = [0]
 
     def run(calls: int) -> None:

@@ -62,7 +62,7 @@ class Player:
 
     @torch.no_grad()
     def play(self, steps: int) -> None:
-        """Goes on where it stopped."""
+        """Continue where it stopped."""
         for _ in range(steps):
             self.turn += 1
             _, self.current = self.step(acted(self.env, self.current, self.actions[self.turn % ACTIONS]))
@@ -110,7 +110,7 @@ class ReferencePlayer:
         return world_of(self.env, self.number)
 
     def play(self, steps: int) -> None:
-        """Goes on where it stopped."""
+        """Continue where it stopped."""
         env = self.env
         for _ in range(steps):
             noise = None
@@ -150,7 +150,7 @@ def difference(changes: JsonObject) -> str:
 
 
 def vmas_player(num_envs: int, num_agents: int, device: str) -> Callable[[int], None]:
-    """Steps VMAS navigation, which has no currents and one substep a step."""
+    """Step VMAS navigation, which has no currents and one substep a step."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import vmas
@@ -172,7 +172,7 @@ def vmas_player(num_envs: int, num_agents: int, device: str) -> Callable[[int], 
 
 
 def timed_rows(name: str, changes: JsonObject, args: argparse.Namespace, device: str) -> Iterator[TimedRow]:
-    """Rows of one setting."""
+    """Yield the rows of one setting."""
     threads = str(torch.get_num_threads()) if device == "cpu" else device
     yield TimedRow(
         "reference", ReferencePlayer(changes).play, 1, "1", name, "NumPy, one world, robot and obstacle at a time"

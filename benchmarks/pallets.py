@@ -175,7 +175,7 @@ def _steps(pallets: int, boxes: int, repeats: int) -> list[Row]:
 
 
 def evaluated(args: argparse.Namespace) -> Iterator[Task]:
-    """Pallets of up to 80 boxes of `repetitive`, evaluated with dbl."""
+    """Yield pallets of up to 80 boxes of `repetitive`, evaluated with dbl."""
     for rule in ("none", "load_bearing"):
         yield {"rule": rule, "cases": args.cases}, partial(_evaluated, rule, args.cases, args.repeats)
 

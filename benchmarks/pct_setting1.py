@@ -184,7 +184,7 @@ def shares(load: Load, below: list[tuple[Box, tuple[int, int, int, int]]]) -> li
 
 
 def shrunk_hull(areas: list[tuple[int, int, int, int]]) -> list[tuple[float, float]]:
-    """Corners of the convex hull of rectangles, a tenth nearer to their mean."""
+    """Return corners of the convex hull of rectangles, a tenth nearer to their mean."""
     if not areas:
         return []
     corners = set()

@@ -202,7 +202,7 @@ def check_learning(make: Callable[[int], BatchedEnv], hidden: list[int]) -> None
 
 
 def copy_weights(alg: Any, agent: PPO) -> None:
-    """Gives our networks rsl_rl's weights."""
+    """Give our networks the weights of rsl_rl."""
     actor: Any = agent.policy.network
     actor.net.load_state_dict(alg.actor.mlp.state_dict())
     agent.critic.net.load_state_dict(alg.critic.mlp.state_dict())  # type: ignore[union-attr]

@@ -150,7 +150,7 @@ def _rates_of_others(rows: list[TimedRow]) -> dict[str, float | None]:
 
 
 def show(result: JsonObject) -> None:
-    """Prints every section, the machine, and what is missing."""
+    """Print every section, the machine, and what is missing."""
     console = wide_console()
     ceiling = _rate_of(result["sections"], ADD_MAX)
     for each in result["sections"]:

@@ -26,7 +26,7 @@ QUALITY = 80
 
 
 def main() -> None:
-    """Publishes at a steady rate until nobody writes to it any more."""
+    """Publish at a steady rate until nobody writes to it any more."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kilobytes", type=float, default=50.0, help="of a frame in JPEG")
     parser.add_argument("--fps", type=float, default=30.0)
@@ -78,7 +78,7 @@ def noisy_frames(kilobytes: float, number: int = 16) -> tuple[list[np.ndarray], 
 
 
 def jpeg_bytes(frame: np.ndarray) -> int:
-    """Bytes of a frame in JPEG."""
+    """Return the bytes of a frame in JPEG."""
     pixels = np.clip(frame, 0, 255).astype(np.uint8)
     return len(cv2.imencode(".jpg", pixels[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, QUALITY])[1])
 

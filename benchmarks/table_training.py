@@ -67,7 +67,7 @@ class Timing(Callback):
         self.processor: list[float] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Takes whole rollouts away where they are not wanted."""
+        """Take whole rollouts away where they are not wanted."""
         if self.by_steps:
             pl_module.rollout._player = None
 
@@ -109,7 +109,7 @@ def digest(tables: PatchTables) -> str:
 
 @torch.no_grad()
 def look_ups_per_step(module: AfterstateLearning) -> float:
-    """Weights that a step of training needs, on average of a rollout.
+    """Return the weights that a step of training needs, on average of a rollout.
 
     Of each legal placement those of the patches that touch the box; of the bin afterwards all, for its value before
     and after what comes later was learned, and to learn it.

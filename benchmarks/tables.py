@@ -144,7 +144,7 @@ def listed(section: JsonObject) -> str:
 
 
 def _how_fast(_: JsonObject) -> str:
-    """Rows of several results beside what they are compared with."""
+    """Return the rows of several results beside what they are compared with."""
     results = {
         name: json.loads((HERE / "results" / f"{name}.json").read_text(encoding="utf-8")) for name, *_ in FASTEST
     }
@@ -186,7 +186,7 @@ def _comparison(result: JsonObject) -> str:
 
 
 def _agreement(result: JsonObject) -> str:
-    """Verdicts of the rule `com` beside those of physics."""
+    """Return the verdicts of the rule `com` beside those of physics."""
     keys = ("placements", "both_hold", "only_com_holds", "only_physics_holds", "none_holds")
     lines = [["method", "agree", *(key.replace("_", " ") for key in keys)]]
     for each in result["tables"][0]["agreement"]:
@@ -246,7 +246,7 @@ def count_worlds(result: JsonObject, all_rows: bool = False) -> tuple[int, int]:
 
 
 def _successes(result: JsonObject) -> str:
-    """Shares of worlds in which all robots arrived, a line for each policy."""
+    """Return the shares of worlds in which all robots arrived, a line for each policy."""
     rows, published = result["worlds"]["rows"], (result["published"] or {"rows": {}})["rows"]
     levels = [f"{row['robots']}/{row['cores']}/{row['obstacles']}" for row in rows.values()]
     own_worlds, other_worlds = count_worlds(result)

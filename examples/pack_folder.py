@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def report(env: PackingEnv, plan: PackingPlan) -> None:
-    """Prints what went where."""
+    """Print where each object went."""
     table = Table("object", "position (m)", "quaternion (w, x, y, z)", title=f"{len(plan.poses)} of {env.num_items}")
     for solid, pose in zip(plan.solids, plan.poses, strict=True):
         position = " ".join(f"{value:.3f}" for value in pose.position)

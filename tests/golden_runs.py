@@ -181,7 +181,7 @@ CLONING = EPISODES | {
 
 
 def without_replay(options: Options) -> Options:
-    """Options of a run that learns from rollouts alone."""
+    """Return the options of a run that learns from rollouts alone."""
     return {name: value for name, value in options.items() if name not in REPLAY} | ROLLOUTS
 
 
@@ -415,7 +415,7 @@ def differences(recorded: object, found: object, where: str = "") -> Iterator[st
 
 
 def additions(recorded: object, found: object, where: str = "") -> Iterator[str]:
-    """Names of curves and entries of tables that were not recorded."""
+    """Yield the names of curves and entries of tables that were not recorded."""
     if isinstance(recorded, Mapping) and isinstance(found, Mapping):
         for name, value in found.items():
             place = f"{where}, {name}" if where else str(name)
@@ -474,7 +474,7 @@ def _short(value: object) -> str:
 
 
 def other_machine(recorded: Result, present: Result) -> list[str]:
-    """Differences of the machine from that of the record, on which bits depend."""
+    """Return the differences of the machine from that of the record, on which bits depend."""
     return list(differences({name: value for name, value in recorded.items() if name != "commit"}, present))
 
 

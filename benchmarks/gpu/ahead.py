@@ -96,7 +96,7 @@ def rows(task: tuple[str, int]) -> list[JsonObject]:
 
 
 def problems(found: list[JsonObject]) -> Iterator[str]:
-    """Kernels that exceed a limit, each in one line."""
+    """Yield the kernels that exceed a limit, each in one line."""
     for each in found:
         where = f"{each['config']}, sm_{each['capability']}: {each['form']}"
         if each["spills"] > MOST_SPILLS:

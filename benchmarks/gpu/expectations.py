@@ -113,7 +113,7 @@ def work(env: PackingEnv) -> dict[str, Work]:
 
 
 def _rows(env: PackingEnv) -> tuple[float, float]:
-    """Bytes of what an environment has one of, in an action and in a restart."""
+    """Return the bytes of an environment's own values in an action and in a restart."""
     slots = env.visible_items
     # Position, packed and steps, volume, stable: all are read and written.
     counters = 2 * (3 * _LONG + _FLOAT + _FLAG)
@@ -208,7 +208,7 @@ def section() -> JsonObject:
 
 
 def main() -> int:
-    """Writes the JSON of the table in the documentation."""
+    """Write the JSON of the table in the documentation."""
     path = Path(__file__).parents[1] / "results" / "kernels_bounds.json"
     write_json(path, {"benchmark": "gpu.expectations", "sections": [section()]})
     return 0

@@ -43,7 +43,7 @@ class Clock(Callback):
         self.readings: list[tuple[float, float, int]] = []
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
-        """Reads every tenth training step, all where only few are made."""
+        """Read every tenth training step, or all where only few are made."""
         self._count = getattr(self, "_count", 0) + 1
         if self.steps is None and self._count % 10:
             return
@@ -69,7 +69,7 @@ class Warned(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keeps a line."""
+        """Keep a line."""
         self.lines.append(record.getMessage())
 
 

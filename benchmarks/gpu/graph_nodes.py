@@ -129,7 +129,7 @@ def _environment(config: str) -> BatchedEnv:
 
 
 def nodes_of_step(config: str) -> Nodes:
-    """Nodes of `step_and_maybe_reset` of a shipped config."""
+    """Return the nodes of `step_and_maybe_reset` of a shipped config."""
     env = _environment(config)
     seen = env.rand_action(env.observation(0).expand(env.num_envs).clone())
     return _counted(env, lambda: env.step_and_maybe_reset(seen.copy()))
@@ -201,7 +201,7 @@ def training_section() -> JsonObject:
 
 
 def main() -> int:
-    """Counts all, in some minutes, and writes the JSON."""
+    """Count all, in some minutes, and write the JSON."""
     torch.manual_seed(0)
     write_json(RESULT, {"benchmark": "gpu.graph_nodes", "sections": [step_section(), training_section()]})
     return 0

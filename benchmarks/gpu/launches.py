@@ -119,14 +119,14 @@ def _type_of(value: Any) -> str:
 
 
 def registers_of(cubin: bytes) -> int:
-    """Registers of a thread."""
+    """Return the registers of a thread."""
     found = _REGISTERS.search(_dumped(cubin, "--dump-resource-usage"))
     assert found
     return int(found[1])
 
 
 def stack_of(cubin: bytes) -> int:
-    """Bytes of a thread's stack, without which nothing spills."""
+    """Return the bytes of a thread's stack, without which nothing spills."""
     return int(_dumped(cubin, "--dump-resource-usage").partition("STACK:")[2].split()[0])
 
 
@@ -180,7 +180,7 @@ def recorded() -> Iterator[list[Launch]]:
 
 @contextmanager
 def as_on(capability: int) -> Iterator[None]:
-    """Kernels are launched as on a device of this compute capability."""
+    """Launch kernels as on a device of this compute capability."""
     pairs = triton_solids.pairs_on(capability // 10, capability % 10)
     with mock.patch.object(triton_solids, "_packed", return_value=pairs):
         yield

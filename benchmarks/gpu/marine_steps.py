@@ -84,7 +84,7 @@ def section() -> JsonObject:
 
 
 def main() -> int:
-    """Writes the JSON of the table in the documentation."""
+    """Write the JSON of the table in the documentation."""
     torch.manual_seed(0)
     write_json(RESULT, {"benchmark": "gpu.marine_steps", "sections": [section()]})
     return 0

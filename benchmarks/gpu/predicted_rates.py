@@ -97,7 +97,7 @@ def published(result: str) -> JsonObject:
 
 
 def rows_of(result: JsonObject, title: str) -> list[JsonObject]:
-    """Rows of the section with a title."""
+    """Return the rows of the section with a title."""
     return next(each["rows"] for each in result["sections"] if each["title"] == title)
 
 

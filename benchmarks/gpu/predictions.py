@@ -28,7 +28,7 @@ _SOLIDS = "packing_irregular"
 
 
 def step_works() -> list[Work]:
-    """Steps of environments alone, each a replay of a graph."""
+    """Return the steps of environments alone, each a replay of a graph."""
     nodes = {row["what"]: row["operators"] + row["kernels"] for row in _counted("environment steps")}
     found = []
     for num_envs in _BOX_ENVS:
@@ -103,7 +103,7 @@ def float_rate(device: Device) -> float:
 
 
 def check_section() -> JsonObject:
-    """Kernels that an H100 has timed, beside their predictions, a node each."""
+    """Return the kernels that an H100 has timed, with their predictions."""
     device = DEVICES[CHIP]
     timed = next(part for part in published("gpu_h100")["parts"] if part["name"] == "timings")["data"]["rows"]
     seconds: dict[tuple[str, str], float] = {}
@@ -132,7 +132,7 @@ def _counted(title: str) -> list[JsonObject]:
 
 
 def main() -> int:
-    """Counts the work, and writes the JSON of the tables in the documentation."""
+    """Count the work, and write the JSON of the tables in the documentation."""
     works = step_works() + training_works()
     sections = [predicted_rates.prediction_section(works, DEVICES), predicted_rates.goal_section(works)]
     sections.append(check_section())

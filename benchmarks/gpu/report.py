@@ -36,7 +36,7 @@ _TAIL = 4000
 
 
 def main(argv: list[str]) -> int:
-    """Runs the parts and writes `report.json` and `index.html`."""
+    """Run the parts and write `report.json` and `index.html`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.report", description=__doc__)
     parser.add_argument("--device", default="auto", help="auto, cuda:N, or cpu, where what needs a GPU is left out")
     parser.add_argument("--quick", action="store_true", help="a look in minutes: small sizes, few steps")
@@ -69,7 +69,7 @@ def main(argv: list[str]) -> int:
 
 
 def run(part: Part, folder: Path) -> JsonObject:
-    """Runs a part, and ends it with all that it has started where it takes too long."""
+    """Run a part, and end it with all that it has started if it takes too long."""
     begun, log = time.perf_counter(), folder / f"{part.name}.log"
     if part.output is not None:
         # There may be one of an earlier report.

@@ -40,7 +40,7 @@ def _settings(config: str) -> tuple[str, JsonObject]:
 
 
 def model_arguments(config: str) -> JsonObject:
-    """Arguments of the learner of a shipped config, as its file has them."""
+    """Return the arguments of the learner of a shipped config, as its file has them."""
     told = yaml.safe_load(Path(configs.find(f"{config}.yaml")).read_text(encoding="utf-8"))
     made: JsonObject = told["model"]["init_args"]
     return made

@@ -151,7 +151,7 @@ def played() -> list[tuple[PackingEnv, Moved, Tensor]]:
 
 
 def visits(env: PackingEnv, moved: Moved, shown: Tensor, lanes: int, *, clipped: bool) -> Visits:
-    """Visits of a step by programs of so many pairs of placements, a warp each.
+    """Return the visits of a step by programs of some pairs of placements each.
 
     Where `clipped`, cells without material are left out, and of maps that are kept those that no tile of placements
     puts into what has changed.
@@ -252,7 +252,7 @@ def _touched(extent: int, start: int, end: int, cells: int, step: int) -> tuple[
 
 
 def count_cells(tile: Tile, spans: np.ndarray) -> int:
-    """Cells with material that a program reaches."""
+    """Return the cells with material that a program reaches."""
     first_i, end_i, first_j, end_j = tile.reached
     step, _, length = spans.shape
     row, column, a = np.ogrid[:step, :step, :length]
@@ -263,7 +263,7 @@ def count_cells(tile: Tile, spans: np.ndarray) -> int:
 
 
 def shares(kept: bool, lanes: int) -> Shares:
-    """Return shares of a sample of programs, of new items or of kept maps.
+    """Return the shares of a sample of programs, of new items or of kept maps.
 
     The sample is the same at each call.
     """
@@ -374,7 +374,7 @@ def _mean(found: list[Visits]) -> Visits:
 
 
 def main() -> int:
-    """Writes the JSON of the table in the documentation."""
+    """Write the JSON of the table in the documentation."""
     write_json(RESULT, {"benchmark": "gpu.solids_work", "sections": [section()]})
     return 0
 

@@ -124,12 +124,12 @@ def _launches(capability: int) -> dict[str, Launch]:
 
 @cache
 def program(kernel: str, capability: int) -> Program:
-    """Clocks of a program of a kernel, as compiled for a chip."""
+    """Return the clocks of a program of a kernel, as compiled for a chip."""
     return clocks(_launches(capability)[kernel].compiled(capability))
 
 
 def clocks(compiled: Compiled) -> Program:
-    """Clocks of one program.
+    """Return the clocks of one program.
 
     A quarter of a multiprocessor has the same share of its warps, and issues for one of them at a time.
     """

@@ -35,7 +35,7 @@ _PROFILED = 20
 
 
 def main(argv: list[str]) -> int:
-    """Writes a row for each environment, and one for each kernel."""
+    """Write a row for each environment, and one for each kernel."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.timings", description=__doc__)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--quick", action="store_true", help="four environments each, in small")

@@ -81,7 +81,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _write(rows: list[JsonObject], output: Path) -> None:
-    """Writes the table as far as it goes."""
+    """Write the table as far as it goes."""
     columns = {
         "config": "config",
         "rollout_steps": "steps of a rollout, here",
@@ -154,7 +154,7 @@ def count_here(name: str, output: Path, options: list[str]) -> None:
 
 
 def _options(name: str) -> JsonObject:
-    """Options that make a config small, and its steps those of a long run."""
+    """Return the options that make a config small, and its steps those of a long run."""
     told = yaml.safe_load(Path(configs.find(name)).read_text(encoding="utf-8"))
     learner = told["model"]["class_path"].rpartition(".")[2]
     given = {"model.env.num_envs": 4, "trainer.accelerator": "gpu", "trainer.devices": 1}

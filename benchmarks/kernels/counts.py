@@ -66,6 +66,6 @@ def count(workload: Workload) -> Work:
 
 
 def _fitting(extent: Tensor, cells: tuple[int, int], step: int) -> Tensor:
-    """Placements of footprints of `extent` (…, 2) cells that fit, (…)."""
+    """Return the placements of footprints of `extent` (…, 2) cells that fit, (…)."""
     along = [grid_positions(extent[..., axis], cells[axis], step)[1].sum(-1) for axis in (0, 1)]
     return torch.mul(*along)

@@ -60,7 +60,7 @@ def _shares(row: JsonObject, ceilings: Ceilings) -> JsonObject:
 
 
 def show(result: JsonObject) -> None:
-    """Prints every section, the machine, and what is missing."""
+    """Print every section, the machine, and what is missing."""
     console = wide_console()
     for each in result["sections"]:
         console.print(_table(each))

@@ -46,7 +46,7 @@ def register_loop(device: torch.device, dtype: torch.dtype) -> tuple[Callable[[i
 
 
 def launch(out: Tensor, rounds: int) -> None:
-    """Runs the loop on `out`, (B·1024,) float32 or int32, in place."""
+    """Run the loop on `out`, (B·1024,) float32 or int32, in place."""
     add_max_loop[(out.numel() // _BLOCK,)](out, rounds, BLOCK=_BLOCK, UNROLLED=_UNROLLED, num_warps=_WARPS)
 
 

@@ -107,7 +107,7 @@ class Pebbles(ItemSource):
 
 
 def pebbles(num_envs: int, num_visible: int, *, side: int, resolution: int, step: int) -> Workload:
-    """Items of one size, each environment with its own, on piles of the same.
+    """Return items of one size, each environment with its own, on piles of the same.
 
     Args:
         num_envs: N.

@@ -25,7 +25,7 @@ BPP10: dict[str, Changes] = {
 
 
 def irregular(num_visible: int, num_objects: int, resolution: int, grid_step: int) -> Changes:
-    """Arguments of the reference setting `irregular`, at another size.
+    """Return the arguments of the reference setting `irregular`, at another size.
 
     Args:
         num_visible: K.

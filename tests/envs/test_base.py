@@ -150,7 +150,7 @@ def test_a_lenient_load_takes_what_is_there(env: Countdown) -> None:
 
 
 def sea() -> BatchedEnv:
-    """Vessels that collide one by one, while others of their world go on."""
+    """Return vessels that collide one by one, while others of their world go on."""
     return MarineNavEnv(
         6, version="v3", robots=3, cores=0, obstacles=2, min_distance=10.0, pool=16, max_steps=40, device="cpu", seed=0
     )
@@ -166,7 +166,7 @@ def shifts() -> BatchedEnv:
 
 
 def drawn(env: EnvBase) -> Callable[[TensorDictBase], TensorDictBase]:
-    """Actions that are the same whatever the environment is wrapped in."""
+    """Return actions that are the same whatever the environment is wrapped in."""
     (key,), generator = env.action_keys, torch.Generator().manual_seed(1)
     shape = env.full_action_spec[key].shape
     return lambda tensordict: tensordict.set(key, torch.rand(shape, generator=generator))

@@ -64,7 +64,7 @@ def peak_of(make: Callable[[int], PackingEnv], num_envs: int) -> int:
 
 
 def taken(make: Callable[[int], PackingEnv], fewer: int = 8, more: int = 12) -> float:
-    """Bytes that one more environment takes among many.
+    """Return the bytes that one more environment takes among many.
 
     What is the same for any number cancels.
     """

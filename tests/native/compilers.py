@@ -18,7 +18,7 @@ from torchrl_gpu.native import build
 
 
 def need_compiler() -> None:
-    """Skips a test where there is no C++ compiler, and says why there is none."""
+    """Skip a test where there is no C++ compiler, and say why there is none."""
     if problem := native.problem():
         pytest.skip(f"needs a C++ compiler: {problem}")
 

@@ -96,7 +96,7 @@ def trained(name: str, folder: Path) -> None:
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Warnings of this package, each once, but for self-tests that take long."""
+    """Return warnings of this package, each once, but for self-tests that take long."""
     lines = [
         record.getMessage()
         for record in caplog.get_records("call")

@@ -35,7 +35,7 @@ each_format = pytest.mark.parametrize("kind", FRAMES)
 
 
 def by_opencv(planes: list[torch.Tensor], quality: int) -> list[torch.Tensor]:
-    """Stands in for NVJPEG, whose files are on the device."""
+    """Stand in for NVJPEG, whose files are on the device."""
     made = []
     for picture in planes:
         assert picture.is_cuda

@@ -31,7 +31,7 @@ def test_a_limit_fails_the_build(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 def spilling(task: tuple[str, int]) -> list[dict[str, Any]]:
-    """Kernels that spill, in place of a compilation.
+    """Return the kernels that spill, in place of a compilation.
 
     It is found by name in the process that would compile.
     """

@@ -18,7 +18,7 @@ from torchrl_gpu.envs.packing.types import Catalogue
 
 
 def env_of(cells: tuple[int, int], *, num_envs: int = 2, stability: str = "none", step: int = 1) -> PackingEnv:
-    """Boxes of 3×3×3 cells in one orientation."""
+    """Return the boxes of 3×3×3 cells in one orientation."""
     size = float(cells[0]), float(cells[1]), 10.0
     return PackingEnv(
         num_envs,

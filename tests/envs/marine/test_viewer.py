@@ -210,7 +210,7 @@ RED, GREEN = (208, 52, 44), (29, 138, 74)
 
 
 def count(picture: np.ndarray, color: tuple[int, int, int]) -> int:
-    """Pixels of a colour."""
+    """Return the pixels of a colour."""
     return int((np.abs(picture.astype(int) - color).max(2) < 12).sum())
 
 

@@ -156,7 +156,7 @@ def _always(value: object) -> Any:
 
 
 def _constants() -> dict[str, object]:
-    """Functions that always return the same."""
+    """Return functions that always return the same."""
     answers: dict[str, object] = {"is_available": True, "is_initialized": True, "is_bf16_supported": True}
     answers |= dict.fromkeys(("init", "_lazy_init", "set_device", "set_sync_debug_mode"))
     answers |= dict.fromkeys(("reset_peak_memory_stats", "empty_cache", "ipc_collect"))
@@ -217,7 +217,7 @@ def _random_numbers(generator: Generator) -> dict[str, object]:
 
 
 def install() -> None:
-    """Puts all of it into `torch.cuda`."""
+    """Put all of it into `torch.cuda`."""
     torch.Generator = Generator  # type: ignore[misc, assignment]
     generator = Generator("cuda")
     generator.manual_seed(torch.initial_seed())

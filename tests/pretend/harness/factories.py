@@ -21,7 +21,7 @@ _LIBRARIES: list[torch.library.Library] = []
 
 
 def install() -> None:
-    """Overrides all factories of the CUDA key, and those of pinned memory."""
+    """Override all factories of the CUDA key, and those of pinned memory."""
     library = torch.library.Library("aten", "IMPL")
     _LIBRARIES.append(library)
     with warnings.catch_warnings():

@@ -14,7 +14,7 @@ from tests.pretend.harness.tensors import CudaTensor, check_index
 
 
 def install() -> None:
-    """Storages are tagged `cuda:0`, and read as tagged or mapped."""
+    """Tag storages `cuda:0`, and read them as tagged or mapped."""
     # They come before those of the CPU and CUDA.
     torch.serialization.register_package(5, _tag, _restore)
     torch._utils._rebuild_tensor = _rebuilding(torch._utils._rebuild_tensor)

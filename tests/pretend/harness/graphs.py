@@ -77,7 +77,7 @@ class CudaGraph:
         self._before = {}
 
     def writes(self, tensors: Any) -> None:
-        """Remembers what memory held, before an operator writes into it."""
+        """Remember what memory held, before an operator writes into it."""
         for tensor in tree_leaves(tensors):
             if not isinstance(tensor, Tensor):
                 continue
@@ -86,7 +86,7 @@ class CudaGraph:
                 self._before[storage] = tensor.detach(), tensor.untyped_storage().clone()
 
     def add(self, run: Callable[[Any, Any], Any], func: OpOverload, args: Any, kwargs: Any, out: Any) -> None:
-        """Records an operator on CPU tensors, with what it gave."""
+        """Record an operator on CPU tensors, with its results."""
         read = {_storage(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         results = tree_leaves(out)
         fresh = [
@@ -112,7 +112,7 @@ class CudaGraph:
 
     @torch.no_grad()
     def replay(self) -> None:
-        """Does all operators again, on the memory that they had.
+        """Run all operators again, on the memory that they had.
 
         Raises:
             RuntimeError: Memory that was there before the capture is held by nobody else any more.

@@ -39,7 +39,7 @@ _open: list[Launches] = []
 
 @contextmanager
 def launches() -> Iterator[Launches]:
-    """Counts launches while it is open, in all threads."""
+    """Count launches while it is open, in all threads."""
     counted = Launches()
     _open.append(counted)
     try:
@@ -54,14 +54,14 @@ def schema_of(func: OpOverload) -> Any:
 
 
 def note(func: OpOverload) -> None:
-    """Counts an operator outside of graphs."""
+    """Count an operator outside of graphs."""
     if _open and launches_something(func):
         for each in _open:
             each.operators[schema_of(func).name.partition("::")[2]] += 1
 
 
 def note_replay(nodes: int) -> None:
-    """Counts the replay of a graph of so many operators."""
+    """Count the replay of a graph by the number of its operators."""
     for each in _open:
         each.replays += 1
         each.nodes += nodes

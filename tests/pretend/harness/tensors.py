@@ -49,7 +49,7 @@ class CudaTensor(Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     def __new__(cls, real: Tensor) -> CudaTensor:
-        """Wraps a CPU tensor, which is not copied."""
+        """Wrap a CPU tensor, which is not copied."""
         self: CudaTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls, real.shape, real.stride(), real.storage_offset(), dtype=real.dtype, layout=real.layout, device=CUDA
         )
@@ -286,7 +286,7 @@ def _wrapped(out: Any, owners: dict[int, Tensor], to_host: bool) -> Any:
 
 
 def _follow(tensor: CudaTensor) -> None:
-    """Takes shape and strides from the numbers, which an operator may have resized."""
+    """Take shape and strides from the numbers, which an operator may have resized."""
     real = tensor.inside
     if (
         tensor.shape != real.shape
@@ -392,7 +392,7 @@ def _swapping(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
 
 def install() -> None:
-    """Mends what does not pass the dispatcher."""
+    """Mend what does not pass the dispatcher."""
     Tensor.data = property(_get_data, _set_data)  # type: ignore[assignment, misc]
     Tensor.new_tensor = _new_tensor  # type: ignore[assignment, method-assign]
     torch.tensor, torch.as_tensor = _on_cuda(torch.tensor), _on_cuda(as_tensor_of_torch)  # type: ignore[assignment]

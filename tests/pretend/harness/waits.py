@@ -51,7 +51,7 @@ capturing = False
 
 @contextmanager
 def waits() -> Iterator[Waits]:
-    """Counts what makes the host wait while it is open, in all threads."""
+    """Count what makes the host wait while it is open, in all threads."""
     counted = Waits()
     _open.append(counted)
     try:
@@ -61,7 +61,7 @@ def waits() -> Iterator[Waits]:
 
 
 def note(kind: str) -> None:
-    """Counts a wait.
+    """Count a wait.
 
     Raises:
         RuntimeError: A graph is being captured.
