@@ -474,7 +474,7 @@ def _short(value: object) -> str:
 
 
 def other_machine(recorded: Result, present: Result) -> list[str]:
-    """Return the differences of the machine from that of the record, on which bits depend."""
+    """Return differences of the machine from that of the record, on which bits depend."""
     return list(differences({name: value for name, value in recorded.items() if name != "commit"}, present))
 
 
