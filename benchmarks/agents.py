@@ -32,9 +32,11 @@ from torchrl.data import LazyTensorStorage, TensorDictPrioritizedReplayBuffer, T
 from torchrl.modules import QValueActor
 from torchrl.objectives import DDPGLoss, DQNLoss, LossModule, SoftUpdate
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # twins and oracles lie among the tests
+# Twins and oracles lie among the tests.
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks import report
+from benchmarks.result_types import JsonObject
 from benchmarks.tables import listed, targets
 from tests.envs.marine.settings import acted, random_action
 from tests.policies.agents.test_twins import distributional_loss, soft_loss
@@ -50,16 +52,25 @@ from torchrl_gpu.policies.spaces import in_keys
 from torchrl_gpu.training.replay.buffer import replay_buffer
 from torchrl_gpu.training.updates.compiled import CompiledLosses
 
-AT = 1024  # robots of the figures that have a target
-LOOP_RATIO, BATCH_RATIO = 100.0, 50.0  # those targets
-LOOP, CEILING = "per-sample loop", "ceiling: matrix products"
-LOOP_ROBOTS = 256  # of one turn of the loop, and of the check
+# Batch whose figures have a target, robots in a call, and those targets: how many times as fast as the loop, and as
+# one robot at a time.
+AT = 1024
+LOOP_RATIO = 100.0
+BATCH_RATIO = 50.0
+LOOP = "per-sample loop"
+CEILING = "ceiling: matrix products"
+# Robots in one turn of the loop, and in the check.
+LOOP_ROBOTS = 256
 
 
 def matrix_products(device: torch.device) -> TimedRow:
-    """Floating point operations a second of float32 products of large matrices: more than any network reaches."""
+    """Time float32 products of large matrices, in floating-point operations a second.
+
+    No network of these agents gets as many out of the device.
+    """
     size = 1024
-    left, right = (torch.ones(size, size, device=device) for _ in range(2))
+    left = torch.ones(size, size, device=device)
+    right = torch.ones(size, size, device=device)
     out = torch.empty_like(left)
 
     def run(calls: int) -> None:
@@ -77,15 +88,18 @@ def threads(device: torch.device) -> str:
 
 
 def environment(name: str, discrete: str, device: torch.device) -> MarineNavEnv:
-    """The environment of an agent: `discrete` is the version of those that choose an index, the others' is v3."""
-    how: dict[str, Any] = {"version": "v3"}
+    """Build the environment of an agent.
+
+    `discrete` is the version for agents that choose an index; all others get v3.
+    """
+    how: JsonObject = {"version": "v3"}
     if name in DISCRETE:
         how = {"version": discrete, "actions": "discrete"}
     return MarineNavEnv(256, **how, pool=256, device=device, seed=0)
 
 
 def observed(env: MarineNavEnv, robots: int) -> TensorDict:
-    """Observations of that many robots at sea, (B,), while all act at random."""
+    """Return observations of many robots at sea, (B,), while all act at random."""
     generator, current = torch.Generator().manual_seed(0), env.reset()
     rows: list[TensorDict] = []
     steps = 0
@@ -100,12 +114,17 @@ def observed(env: MarineNavEnv, robots: int) -> TensorDict:
 
 
 class PerSampleLoop:
-    """Decides robot by robot, as released code does: NumPy in, one forward pass of one row, NumPy out."""
+    """Robot-by-robot decisions, as in released code.
+
+    Each takes NumPy arrays, makes one forward pass of one row, and gives NumPy arrays.
+    """
 
     def __init__(self, agent: Agent, rows: TensorDict) -> None:
         self.agent, self.device = agent, rows.device or torch.device("cpu")
         self.keys = in_keys(network_of(agent))
-        self.robots = [{key: row[key].cpu().numpy() for key in self.keys} for row in rows]
+        self.robots = []
+        for row in rows:
+            self.robots.append({key: row[key].cpu().numpy() for key in self.keys})
 
     @torch.no_grad()
     def decide(self, robot: dict[str, np.ndarray]) -> tuple[Any, np.ndarray]:
@@ -161,7 +180,7 @@ class BatchedCall:
 
 
 def action_difference(loop: PerSampleLoop, actions: np.ndarray) -> str:
-    """The first robot for which actions differ from those of the loop, in words; "" where none does.
+    """Describe the first robot whose action is not that of the loop, or return "".
 
     Two indices are the same where their scores are equal but for the order in which they were added up.
     """
@@ -175,7 +194,7 @@ def action_difference(loop: PerSampleLoop, actions: np.ndarray) -> str:
     return ""
 
 
-def acting(measurement: report.Measurement) -> Iterator[dict[str, Any]]:
+def acting(measurement: report.Measurement) -> Iterator[JsonObject]:
     """A section for each agent: the ceiling, the loop, and the wrapper by batch."""
     args, device = measurement.args, measurement.device
     for name in args.agents:
@@ -200,15 +219,18 @@ def acting(measurement: report.Measurement) -> Iterator[dict[str, Any]]:
         yield report.section(name, "robots/s", timed, {"loop": rates[LOOP]})
 
 
-def acting_tables(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """µs per robot by batch, and what `AT` robots in a call cost beside loop and ceiling."""
+def acting_tables(rows: list[JsonObject]) -> Iterator[JsonObject]:
+    """Build the tables of acting from timed rows.
+
+    The first holds µs per robot by batch. The second compares `AT` robots in a call with the loop and with the ceiling.
+    """
     by_batch, at = [], []
     batches = sorted({row["robots"] for row in rows if "robots" in row})
     for name in dict.fromkeys(row["agent"] for row in rows):
         own = [row for row in rows if row["agent"] == name]
         loop, ceiling = next(row["us"] for row in own if row["name"] == LOOP), own[0]["ceiling_us"]
         us = {row["robots"]: row["us"] for row in own if "robots" in row}
-        line: dict[str, Any] = {"agent": name, "how": "eager", "loop": short(loop)}
+        line: JsonObject = {"agent": name, "how": "eager", "loop": short(loop)}
         by_batch.append(line | {str(n): short(us[n]) for n in batches})
         if {1, AT} <= set(us):
             ratios = {"over_loop": loop / us[AT], "over_one": us[1] / us[AT]}
@@ -221,8 +243,8 @@ def acting_tables(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         yield {"title": f"{AT:,} robots in a call", "columns": columns, "rows": at}
 
 
-def beside_targets(sections: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Figures of `AT` robots in a call beside their targets."""
+def beside_targets(sections: list[JsonObject]) -> list[JsonObject]:
+    """Return the figures of `AT` robots in a call beside their targets."""
     rows = []
     for line in next((each["rows"] for each in sections if each["title"].startswith(f"{AT:,} robots")), []):
         least = f"matrix products alone: {line['loop'] / line['ceiling']:.3g} ×"
@@ -238,19 +260,28 @@ def beside_targets(sections: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 # -- learning ----------------------------------------------------------------------------------------------------------
 
-LEARNING_RATE, MAX_NORM, TAU = 1e-4, 0.5, 0.005
-LOSSES = ("loss", "loss_actor", "loss_value", "loss_qvalue")  # as TorchRL calls them
+LEARNING_RATE = 1e-4
+MAX_NORM = 0.5
+TAU = 0.005
+# Names that TorchRL gives to losses.
+LOSSES = ("loss", "loss_actor", "loss_value", "loss_qvalue")
 Loss = Callable[[TensorDictBase], Tensor]
 
 
 class Update:
-    """Losses, backward pass, clipping, Adam's step, targets: the same around ours and around TorchRL's losses."""
+    """One whole update: losses, gradients, clipping, a step of Adam, targets.
+
+    It is the same around our losses and around those of TorchRL.
+    """
 
     def __init__(
         self, loss: Loss, weights: list[Tensor], update_targets: Callable[[int], Any], batch: TensorDict
     ) -> None:
-        self.loss, self.weights, self.update_targets = loss, weights, update_targets
-        self.batch, self.number = batch, 0
+        self.loss = loss
+        self.weights = weights
+        self.update_targets = update_targets
+        self.batch = batch
+        self.number = 0
         self.optimizer = torch.optim.Adam(weights, lr=LEARNING_RATE, fused=True)
 
     def play(self, calls: int) -> None:
@@ -263,7 +294,10 @@ class Update:
             self.update_targets(self.number)
 
     def measures(self) -> list[float]:
-        """The loss and the norm of its gradient, from a fixed seed; nothing is trained."""
+        """Return the loss and the norm of its gradient from a fixed seed.
+
+        Nothing is trained.
+        """
         torch.manual_seed(0)
         loss = self.loss(self.batch)
         slopes = torch.autograd.grad(loss, self.weights)
@@ -271,7 +305,10 @@ class Update:
 
 
 def batch_for(name: str, size: int, device: torch.device) -> TensorDict:
-    """Made-up transitions, all actions legal: TorchRL's distributional loss knows no masks. Played ones of packing."""
+    """Build a batch of random transitions, or of played ones for packing.
+
+    All actions are legal, since TorchRL's distributional loss has no masks.
+    """
     if name == PACKING:
         return packing_transitions(size, device)
     batch = transitions(name, size)
@@ -311,7 +348,7 @@ def our_update(name: str, batch: TensorDict, compiled: bool = False) -> Update:
 
 
 def their_update(name: str, batch: TensorDict) -> Update | None:
-    """TorchRL's loss over the same networks; None where it has none."""
+    """Build the update with TorchRL's loss over the same networks, if it has one."""
     agent = make(name).to(batch.device)
     module = torchrl_loss(agent)
     if module is None:
@@ -319,7 +356,8 @@ def their_update(name: str, batch: TensorDict) -> Update | None:
     module = module.to(batch.device)
 
     def loss(rows: TensorDictBase) -> Tensor:
-        out = module(rows)  # it tells a loss of the price of entropy, too, where that is not learnt
+        # TorchRL also returns entropy terms, which are no losses where they are not learnt.
+        out = module(rows)
         return torch.stack([out[key] for key in LOSSES if key in out]).sum()
 
     weights = [weight for weight in module.parameters() if weight.requires_grad]
@@ -327,14 +365,18 @@ def their_update(name: str, batch: TensorDict) -> Update | None:
 
 
 class TargetUpdater:
-    """Moves the targets of a loss of TorchRL and draws the noise of its online network anew."""
+    """Update of the targets of a TorchRL loss.
+
+    It also resamples the noise of the online network.
+    """
 
     def __init__(self, module: LossModule, agent: Agent) -> None:
         self.module, self.agent = module, agent
         self.targets: SoftUpdate | None = None
 
     def __call__(self, update: int) -> None:
-        if self.targets is None:  # not before the check: it makes targets equal to what they follow
+        # It is made after the check only, since it makes targets equal to what they follow.
+        if self.targets is None:
             self.targets = SoftUpdate(self.module, tau=TAU)
         self.targets.step()
         if isinstance(self.agent, Rainbow):
@@ -344,7 +386,7 @@ class TargetUpdater:
 
 
 def torchrl_loss(agent: Agent) -> LossModule | None:
-    """TorchRL's own loss with an agent's networks and targets; None where it has none."""
+    """Return TorchRL's own loss with an agent's networks and targets, if it has one."""
     if isinstance(agent, Rainbow):
         return distributional_loss(agent)
     if isinstance(agent, SAC):
@@ -359,7 +401,8 @@ def _q_loss(agent: DQN) -> DQNLoss:
     actor = QValueActor(network, in_keys=in_keys(network), action_space="categorical", action_mask_key="action_mask")
     loss = DQNLoss(actor, loss_function="smooth_l1", double_dqn=True, delay_value=True, action_space="categorical")
     loss.make_value_estimator(gamma=agent.gamma)
-    SoftUpdate(loss, tau=TAU)  # it warns where there is none
+    # The loss warns without a target updater.
+    SoftUpdate(loss, tau=TAU)
     _take(loss.target_value_network_params, agent.objective.target_value_network_params)
     return loss
 
@@ -385,7 +428,10 @@ def _take(targets: Any, values: Any) -> None:
 
 
 def loss_difference(plain: list[float], other: list[float], share: float | None = None) -> str:
-    """Losses and norms of gradients that differ by more than rounding, or a share, in words; "" where none do."""
+    """Describe the first measure that differs by more than rounding, or return "".
+
+    With a `share`, measures may differ by that share.
+    """
     for what, one, two in zip(("loss", "norm of the gradient"), plain, other, strict=True):
         most = TOLERANCE[torch.float32] * max(1.0, abs(one)) if share is None else share * abs(one)
         if not abs(one - two) <= most:
@@ -395,7 +441,10 @@ def loss_difference(plain: list[float], other: list[float], share: float | None 
 
 @contextmanager
 def same_noise() -> Iterator[None]:
-    """Normal variables are all the same: TorchRL's SAC draws for the target first, ours for the actor."""
+    """Make all normal variables equal.
+
+    TorchRL's SAC draws for the target first, and ours for the actor.
+    """
     with (
         mock.patch.object(torch, "randn_like", lambda like: torch.full_like(like, 0.7)),
         mock.patch(
@@ -406,7 +455,7 @@ def same_noise() -> Iterator[None]:
         yield
 
 
-def updates(measurement: report.Measurement) -> Iterator[dict[str, Any]]:
+def updates(measurement: report.Measurement) -> Iterator[JsonObject]:
     """A section for each agent: our update and TorchRL's, by batch size."""
     args, device = measurement.args, measurement.device
     for name in args.agents:
@@ -414,7 +463,8 @@ def updates(measurement: report.Measurement) -> Iterator[dict[str, Any]]:
         for size in args.update_sizes:
             batch = batch_for(name, size, device)
             ways = {"eager": our_update(name, batch)}
-            if (opponent := their_update(name, batch)) is not None:
+            opponent = their_update(name, batch)
+            if opponent is not None:
                 ways["TorchRL"] = opponent
                 with same_noise():
                     found = loss_difference(ways["eager"].measures(), opponent.measures())
@@ -427,12 +477,12 @@ def updates(measurement: report.Measurement) -> Iterator[dict[str, Any]]:
         yield report.section(name, "updates/s", timed, {})
 
 
-def update_tables(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def update_tables(rows: list[JsonObject]) -> Iterator[JsonObject]:
     """µs per update, and TorchRL's over ours."""
     lines = []
     for name, size in dict.fromkeys((row["agent"], row["batch"]) for row in rows):
         us = {row["how"]: 1e6 / row["rate"] for row in rows if (row["agent"], row["batch"]) == (name, size)}
-        line: dict[str, Any] = {"agent": name, "batch": size} | {how: short(time) for how, time in us.items()}
+        line: JsonObject = {"agent": name, "batch": size} | {how: short(time) for how, time in us.items()}
         lines.append(line | {"over_eager": us["TorchRL"] / us["eager"] if "TorchRL" in us else ""})
     columns = {"agent": "agent", "batch": "rows", "eager": "eager, µs", "TorchRL": "TorchRL, µs"}
     yield {"title": "µs per update", "columns": columns | {"over_eager": "× TorchRL, eager"}, "rows": lines}
@@ -442,11 +492,20 @@ def update_tables(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 PLAIN = "32-true"
 PACKING = "DQN, packing"
-OF_BFLOAT16 = 0.05  # share by which a loss, or the norm of its gradient, may differ
+# Share by which a loss, or the norm of its gradient, may differ.
+OF_BFLOAT16 = 0.05
 
 
 class Flag(NamedTuple):
-    """Options of a run; by what share losses may differ, None where they may by rounding alone."""
+    """Options of a run.
+
+    Attributes:
+
+        mixed: Autocast to bfloat16.
+        compiled: Losses by torch.compile.
+        deterministic: Deterministic algorithms only.
+        share: By which losses may differ, or None where they may by rounding alone.
+    """
 
     mixed: bool = False
     compiled: bool = False
@@ -493,11 +552,15 @@ class FlaggedUpdate:
             torch.use_deterministic_algorithms(False)
 
 
-def flags(measurement: report.Measurement) -> Iterator[dict[str, Any]]:
-    """A section for each agent, and for that of `packing_dqn.yaml`: its update of `--flag_size` rows by each flag."""
+def flags(measurement: report.Measurement) -> Iterator[JsonObject]:
+    """Time each agent's update, and that of `packing_dqn.yaml`, under each flag.
+
+    An update takes `--flag_size` rows. There is a section for each agent.
+    """
     args, device = measurement.args, measurement.device
     for name in (*args.agents, PACKING):
-        torch._dynamo.reset()  # else the agents together exceed the graphs that one function may have
+        # Otherwise all agents together exceed the graphs that one function may have.
+        torch._dynamo.reset()
         batch, plain = batch_for(name, args.flag_size, device), list[float]()
         timed = [matrix_products(device)]
         for word, flag in FLAGS.items():
@@ -509,7 +572,8 @@ def flags(measurement: report.Measurement) -> Iterator[dict[str, Any]]:
         if not take_turns(measurement, f"{name} by flag", timed):
             return
         counter = FlopCounterMode(display=False)
-        counter.mod_tracker = mock.MagicMock(parents={"Global"})  # it compares modules, and TensorDicts cannot be
+        # The tracker of modules compares inputs, which TensorDicts do not support.
+        counter.mod_tracker = mock.MagicMock(parents={"Global"})
         with counter:
             our_update(name, batch).play(1)
         operations = counter.get_total_flops()
@@ -518,16 +582,17 @@ def flags(measurement: report.Measurement) -> Iterator[dict[str, Any]]:
         yield report.section(name, "updates/s", timed[1:], {})
 
 
-def flag_tables(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def flag_tables(rows: list[JsonObject]) -> Iterator[JsonObject]:
     """µs of an update, and how many times the plain update each flag is."""
     lines = []
     for name in dict.fromkeys(row["agent"] for row in rows):
         own = [row for row in rows if row["agent"] == name]
         us, least = {row["flag"]: 1e6 / row["rate"] for row in own}, own[0]["products_us"]
-        line: dict[str, Any] = {"agent": name, PLAIN: round(us[PLAIN])}
+        line: JsonObject = {"agent": name, PLAIN: round(us[PLAIN])}
         line |= {flag: us[PLAIN] / us[flag] for flag in us if flag != PLAIN}
         lines.append(line | {"products": round(least), "share": least / us[PLAIN]})
-    others = [flag for flag in dict.fromkeys(row["flag"] for row in rows) if flag != PLAIN]
+    flags_seen = dict.fromkeys(row["flag"] for row in rows)
+    others = [flag for flag in flags_seen if flag != PLAIN]
     columns = {"agent": "agent", PLAIN: f"{PLAIN}, µs"} | {flag: f"× by {flag}" for flag in others}
     columns |= {"products": "products alone, µs", "share": "share of that"}
     yield {"title": f"µs per update of {rows[0]['batch']} rows, by flag", "columns": columns, "rows": lines}
@@ -535,10 +600,16 @@ def flag_tables(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 # -- replay ------------------------------------------------------------------------------------------------------------
 
-ALPHA, BETA, EPS = 0.6, 0.4, 1e-3
-EXTENDED = 64  # transitions that come before each draw
-CHECKED, DRAWS, ROWS = 8, 400, 512
-MOST_APART = 0.01  # of shares of 204,800 draws: nine standard errors
+ALPHA = 0.6
+BETA = 0.4
+EPS = 1e-3
+# Transitions that come before each draw.
+EXTENDED = 64
+CHECKED = 8
+DRAWS = 400
+ROWS = 512
+# Of shares of 204,800 draws: nine standard errors.
+MOST_APART = 0.01
 
 
 def our_replay(capacity: int, batch_size: int, device: torch.device) -> TensorDictReplayBuffer:
@@ -546,7 +617,7 @@ def our_replay(capacity: int, batch_size: int, device: torch.device) -> TensorDi
 
 
 def their_replay(capacity: int, batch_size: int, device: torch.device) -> TensorDictReplayBuffer:
-    """TorchRL's; its trees are on the host."""
+    """Build TorchRL's buffer, whose trees are on the host."""
     storage = LazyTensorStorage(capacity, device=device)
     return TensorDictPrioritizedReplayBuffer(
         alpha=ALPHA, beta=BETA, eps=EPS, storage=storage, batch_size=batch_size, sampler_device="cpu"
@@ -557,7 +628,10 @@ SIDES = {"ours": our_replay, "TorchRL": their_replay}
 
 
 class Cycle:
-    """Takes in transitions, draws a batch, gives it new errors; from a full ring on."""
+    """One cycle of replay: transitions in, a batch out, new errors for its rows.
+
+    The ring is full from the beginning.
+    """
 
     def __init__(self, replay: TensorDictReplayBuffer, capacity: int, batch_size: int, device: torch.device) -> None:
         self.replay, self.fresh = replay, transitions("DDPG", EXTENDED).to(device)
@@ -576,7 +650,10 @@ class Cycle:
 
 
 def draw_difference(side: str, device: torch.device) -> str:
-    """Distance of the shares of rows drawn from those of the priorities, in words; "" where it is small."""
+    """Compare the shares of rows drawn with those of the priorities.
+
+    Returns a description of the distance, or "" where it is small.
+    """
     errors = torch.tensor([0.0, 0.1, 0.5, 1.0, 2.0, 4.0], device=device)
     replay = SIDES[side](CHECKED, ROWS, device)
     replay.extend(transitions("DDPG", len(errors)).to(device))
@@ -589,7 +666,7 @@ def draw_difference(side: str, device: torch.device) -> str:
     return "" if apart < MOST_APART else f"shares of rows differ from those of their priorities by {apart:.2g}"
 
 
-def replay(measurement: report.Measurement) -> Iterator[dict[str, Any]]:
+def replay(measurement: report.Measurement) -> Iterator[JsonObject]:
     """A section for each capacity: cycles of both sides by the size of a draw."""
     args, device = measurement.args, measurement.device
     for side in SIDES:
@@ -607,7 +684,7 @@ def replay(measurement: report.Measurement) -> Iterator[dict[str, Any]]:
         yield report.section(str(capacity), "cycles/s", timed, {})
 
 
-def replay_tables(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def replay_tables(rows: list[JsonObject]) -> Iterator[JsonObject]:
     """µs per cycle of both."""
     lines = []
     for capacity, size in dict.fromkeys((row["capacity"], row["batch"]) for row in rows):
@@ -620,7 +697,10 @@ def replay_tables(rows: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 # -- command -----------------------------------------------------------------------------------------------------------
 
-PARTS: dict[str, tuple[Callable[..., Iterator[dict[str, Any]]], Callable[..., Iterator[dict[str, Any]]]]] = {
+Sections = Iterator[JsonObject]
+# How rows are timed, and the tables that are made of them.
+Part = tuple[Callable[[report.Measurement], Sections], Callable[[list[JsonObject]], Sections]]
+PARTS: dict[str, Part] = {
     "acting": (acting, acting_tables),
     "updates": (updates, update_tables),
     "replay": (replay, replay_tables),
@@ -634,7 +714,7 @@ def short(us: float) -> float:
 
 
 def take_turns(measurement: report.Measurement, title: str, rows: list[TimedRow]) -> bool:
-    """Times rows and says so, or times nothing where a check has failed."""
+    """Time rows and say so, or time nothing where a check has failed."""
     if measurement.refused("a ratio between two different results means nothing"):
         return False
     measurement.take_turns(title, rows)
@@ -642,9 +722,13 @@ def take_turns(measurement: report.Measurement, title: str, rows: list[TimedRow]
 
 
 def main(argv: list[str]) -> int:
-    """Prints the tables and writes the JSON; 1 where parity fails."""
+    """Print the tables and write the JSON.
+
+    Returns 1 where parity fails.
+    """
     args = _parser().parse_args(argv)
-    torch._logging.set_logs(dynamo=logging.ERROR)  # what a compiler cannot hold is not news here
+    # What a compiler cannot hold is no news here.
+    torch._logging.set_logs(dynamo=logging.ERROR)
     logging.getLogger("torchrl").setLevel(logging.WARNING)
     measurement = report.Measurement("agents", args, get_device(args.device))
     result = measurement.result
@@ -656,8 +740,11 @@ def main(argv: list[str]) -> int:
             groups = list(timed(measurement))
             if any(check["difference"] for check in result["parity"]):
                 return 1
-            rows = [row for group in groups for row in group["rows"]]
-            result["sections"] += [{"title": part, "unit": groups[0]["unit"], "rows": rows}, *tables(rows)]
+            rows = []
+            for group in groups:
+                rows += group["rows"]
+            section = {"title": part, "unit": groups[0]["unit"], "rows": rows}
+            result["sections"] += [section, *tables(rows)]
     result["rows"] = beside_targets(result["sections"])
     measurement.finish()
     for section in result["sections"]:
@@ -677,8 +764,8 @@ def _parser() -> argparse.ArgumentParser:
         "batches": ([1, 64, AT, 16_384, 65_536], "robots in a call"),
         "update_sizes": ([64, 256, 1024], "transitions of an update, and of a draw"),
         "flag_size": (256, "transitions of an update under a flag"),
-        "capacities": ([10_000, 100_000, 1_000_000], "of replay"),
     }
+    counts["capacities"] = ([10_000, 100_000, 1_000_000], "of replay")
     report.add_counts(parser, counts)
     return parser
 

@@ -1,4 +1,4 @@
-"""Speed beside busy processes: steps of an environment from Python, and the training of `packing.yaml`.
+"""Speed next to busy processes: steps from Python, and training of `packing.yaml`.
 
 `python benchmarks/busy.py` writes `results/busy.json` and prints each time as a multiple of the fair share. With C
 cores and K busy processes of one thread each, K up to C, the fair share is the time at rest times C / (C − K / 2). All
@@ -17,11 +17,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 # Before torch, whose OpenMP reads at its import how long waiting threads spin.
+from benchmarks.result_types import JsonObject
+
 from torchrl_gpu.envs import PackingEnv  # isort: skip
 import torch
 
@@ -68,7 +69,7 @@ def step_ms() -> float:
 
 
 def update_ms() -> float:
-    """Milliseconds of an update of `packing.yaml`, in a process of its own."""
+    """Return the milliseconds of an update of `packing.yaml`, in a process of its own."""
     words = ["-m", "torchrl_gpu.cli", "cost", "--config", "packing.yaml", "--seconds", "5", "--json"]
     words += ["--trainer.accelerator", "cpu"]
     run = subprocess.run([sys.executable, *words], capture_output=True, text=True, encoding="utf-8", check=True)
@@ -89,7 +90,7 @@ def check_parity() -> None:
             shown = env.step_and_maybe_reset(shown)[1]
         found.append(shown["box_heightmap"])
     if not torch.equal(*found):
-        raise ValueError("busy: want the same bins of one thread and of all; got others")
+        raise ValueError(f"busy: one thread and {usable_cores()} threads give different bins")
 
 
 def fair_share(at_rest: float, cores: int, busy: int) -> float:
@@ -97,8 +98,8 @@ def fair_share(at_rest: float, cores: int, busy: int) -> float:
     return at_rest * cores / (cores - busy / 2)
 
 
-def rows_of(found: dict[str, dict[int, list[float]]], cores: int) -> list[dict[str, Any]]:
-    """Lines of the table."""
+def rows_of(found: dict[str, dict[int, list[float]]], cores: int) -> list[JsonObject]:
+    """Return the lines of the table."""
     rows = []
     for what, times in found.items():
         at_rest = median(times[0])
@@ -125,7 +126,9 @@ def main() -> None:
     options = parser.parse_args()
     check_parity()
     jobs = {f"a step of {NUM_ENVS} bins, from Python": step_ms, "an update of packing.yaml": update_ms}
-    found: dict[str, dict[int, list[float]]] = {what: {busy: [] for busy in BUSY} for what in jobs}
+    found: dict[str, dict[int, list[float]]] = {}
+    for what in jobs:
+        found[what] = {busy: [] for busy in BUSY}
     for _ in range(options.turns):
         for busy in BUSY:
             for what, measure in jobs.items():

@@ -1,4 +1,6 @@
-"""Processor time of a training step of shipped configs, as it is and with `--model.torch_compile true`.
+"""Processor time of a training step of shipped configs, plain and compiled.
+
+The compiled run has `--model.torch_compile true`.
 
 Both runs of a config go at the same time, each with one thread: `python benchmarks/compiled_runs.py`. Compilation is in
 the first training steps, which do not count. Nothing is printed where a self-test has found other numbers.
@@ -16,13 +18,13 @@ import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, LightningModule, Trainer
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.result_types import JsonObject
 from torchrl_gpu.evaluation.reports import write_json
 from torchrl_gpu.system import machine
 
@@ -37,7 +39,9 @@ CONFIGS = {
 }
 """Shipped configs, with the updates of a training step."""
 
-WARM, TIMED, FRAMES = 2, 8, 3_000
+WARM = 2
+TIMED = 8
+FRAMES = 3_000
 COLUMNS = {
     "config": "config",
     "plain_ms": "ms a training step",
@@ -48,16 +52,19 @@ COLUMNS = {
 
 
 class Timing(Callback):
-    """Writes the processor seconds of every training step into the file that the environment names."""
+    """Record of the processor seconds of every training step.
+
+    It goes into the file that the environment variable TIMING names.
+    """
 
     def __init__(self) -> None:
         self.times: list[float] = []
 
-    def on_train_batch_end(self, *args: Any) -> None:
+    def on_train_batch_end(self, *args: object) -> None:
         """Another training step is over."""
         self.times.append(time.process_time())
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The steps, and whether what was to be compiled is."""
         steps = getattr(pl_module.rollout, "_compiled", None)
         compiled = getattr(pl_module._losses, "proven", False) and (steps is None or steps.proven)
@@ -79,17 +86,25 @@ def begin(config: str, updates: int, compiled: bool, folder: Path) -> subprocess
     )
 
 
-def row_of(config: str, updates: int, folder: Path) -> dict[str, Any]:
+def median_step(times: list[float]) -> float:
+    """Return the median seconds of a step after the first `WARM` ones."""
+    spent = [after - before for before, after in pairwise(times)]
+    return statistics.median(spent[WARM:])
+
+
+def row_of(config: str, updates: int, folder: Path) -> JsonObject:
     """A line of the table."""
     folders = {compiled: folder / f"{config}-{compiled}" for compiled in (False, True)}
     for run in [begin(config, updates, compiled, each) for compiled, each in folders.items()]:
         run.wait()
     found = {way: json.loads((each / "times.json").read_text(encoding="utf-8")) for way, each in folders.items()}
     if not found[True]["compiled"]:
-        raise ValueError(f"compiled_runs: want {config} compiled; got operators: {folders[True] / 'log'}")
-    spent = {way: [after - before for before, after in pairwise(each["times"])] for way, each in found.items()}
-    plain, compiled = (1e3 * statistics.median(spent[way][WARM:]) for way in (False, True))
-    begun = found[True]["times"][WARM] - found[False]["times"][WARM] - 1e-3 * WARM * (compiled - plain)
+        raise ValueError(f"compiled_runs: {config} ran its operators one by one: see {folders[True] / 'log'}")
+    plain_times = found[False]["times"]
+    compiled_times = found[True]["times"]
+    plain = 1e3 * median_step(plain_times)
+    compiled = 1e3 * median_step(compiled_times)
+    begun = compiled_times[WARM] - plain_times[WARM] - 1e-3 * WARM * (compiled - plain)
     return {
         "config": config,
         "plain_ms": round(plain),

@@ -1,14 +1,19 @@
-"""The table of every shipped config: what it learns by its header, and what it reached by the committed results."""
+"""Table of all shipped configs for the documentation.
+
+What a config learns comes from its header, and what it reached from the committed results.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
+from benchmarks.result_types import JsonObject
 from torchrl_gpu import configs
 from torchrl_gpu.evaluation.estimates import percent, share_error
 
@@ -27,34 +32,35 @@ class Reached(NamedTuple):
     """
 
     result: str
-    score: Callable[[Any], str]
+    score: Callable[[JsonObject], str]
     training: str | None = None
     note: str = ""
 
 
-def _of(policies: list[dict[str, Any]], name: str) -> dict[str, Any]:
-    (found,) = [each for each in policies if each["policy"] == name]
-    return found
+def _of(rows: list[JsonObject], name: str, key: str = "policy") -> JsonObject:
+    found = [each for each in rows if each[key] == name]
+    assert len(found) == 1, (key, name)
+    return found[0]
 
 
-def _fills(name: str) -> Callable[[Any], str]:
-    def score(result: Any) -> str:
+def _fills(name: str) -> Callable[[JsonObject], str]:
+    def score(result: JsonObject) -> str:
         policy = _of(result["policies"], name)
         return f"fills {policy['utilization']:.1%} ± {policy['utilization_error']:.1%} of the bin"
 
     return score
 
 
-def _profit(name: str) -> Callable[[Any], str]:
-    def score(result: Any) -> str:
+def _profit(name: str) -> Callable[[JsonObject], str]:
+    def score(result: JsonObject) -> str:
         row = _of(result["rows"], name)
         return f"earns {row['profit']:.1f} ± {row['error']:.1f} EUR in a shift"
 
     return score
 
 
-def _crosses(name: str) -> Callable[[Any], str]:
-    def score(result: Any) -> str:
+def _crosses(name: str) -> Callable[[JsonObject], str]:
+    def score(result: JsonObject) -> str:
         share = _of(result["policies"], name)["scores"]["success"]
         error = share_error(share, result["worlds"]["num_worlds"])
         return f"all robots cross {percent(share, error)} of the worlds"
@@ -62,71 +68,63 @@ def _crosses(name: str) -> Callable[[Any], str]:
     return score
 
 
-def _crosses_after_half_an_hour(result: Any) -> str:
-    (section,) = [each for each in result["sections"] if each["title"] == "navigation"]
-    (row,) = [each for each in section["rows"] if each["name"] == "PPO"]
+def _crosses_after_half_an_hour(result: JsonObject) -> str:
+    section = _of(result["sections"], "navigation", "title")
+    row = _of(section["rows"], "PPO", "name")
     last = row["after"][-1]
     return f"all robots cross {last['value']:.0%} ± {last['error']:.0%} of the worlds"
 
 
-def _packs_irregular(result: Any) -> str:
-    (method,) = [each for each in result["tables"][0]["methods"] if each["method"] == "manager + worker"]
+def _packs_irregular(result: JsonObject) -> str:
+    method = _of(result["tables"][0]["methods"], "manager + worker", "method")
     column = method["columns"]["C"]
     return f"compactness {column['mean']:.3f} ± {column['error']:.3f}"
 
 
-def _last(name: str, does: str) -> Callable[[Any], str]:
+def _last(name: str, does: str) -> Callable[[JsonObject], str]:
     return lambda result: f"{does.format(result['curves'][name]['value'][-1])} in the last validation"
 
 
-REACHED = {
-    "bc.yaml": Reached(
-        "cloning",
-        lambda it: f"decides as the rule does in {it['agreement']['mean']:.1%} of the states",
-        "cloning_training",
-    ),
-    "dishwashing_feasible.yaml": Reached("dishwashing", _profit("SAC, state"), "dishwashing_state_training"),
-    "dishwashing_video.yaml": Reached("dishwashing", _profit("SAC, video"), "dishwashing_video_training"),
-    "navigation_ac_iqn.yaml": Reached("navigation_ac_iqn", _crosses("ACIQN"), "navigation_ac_iqn_training"),
-    "navigation_iqn.yaml": Reached("navigation_iqn", _crosses("IQN"), "navigation_iqn_training"),
-    "packing.yaml": Reached("fit", _fills("afterstate values"), "fit"),
-    "packing_bc_to_rl.yaml": Reached("packing_bc_to_rl", _fills("DQN"), "packing_bc_to_rl_training"),
-    "packing_dqn.yaml": Reached("packing_dqn", _fills("DQN"), "packing_dqn_training"),
-    "packing_irregular.yaml": Reached("packer_easy", _packs_irregular, "packer_training"),
-    "packing_orders.yaml": Reached(
-        "orders",
-        _fills("DQN"),
-        None,
-        "with weights of small bins; what comes with the package for it fills"
-        " [more](environments/packing.md#orders-on-a-pallet)",
-    ),
-    "packing_refined.yaml": Reached(
-        "packing_refined_training", _last("val/utilization", "fills {:.1%} of the bin"), "packing_refined_training"
-    ),
-    "ppo_marine.yaml": Reached(
-        "equal_time",
-        _crosses_after_half_an_hour,
-        "ppo_marine_training",
-        "30 minutes of processor time, at a constant learning rate",
-    ),
-    "ppo_packing.yaml": Reached(
-        "ppo_packing_training", _last("val/utilization", "fills {:.1%} of the bin"), "ppo_packing_training"
-    ),
-}
-"""Configs that are not listed have not been measured as they are shipped."""
+def _agrees(result: JsonObject) -> str:
+    return f"decides as the rule does in {result['agreement']['mean']:.1%} of the states"
+
+
+_fills_at_last = _last("val/utilization", "fills {:.1%} of the bin")
+_OF_ORDERS = (
+    "with weights of small bins; what comes with the package for it fills"
+    " [more](environments/packing.md#orders-on-a-pallet)"
+)
+_OF_PPO = "30 minutes of processor time, at a constant learning rate"
+
+# Configs that are not here have not been measured as shipped.
+REACHED: dict[str, Reached] = {}
+REACHED["bc.yaml"] = Reached("cloning", _agrees, "cloning_training")
+REACHED["dishwashing_feasible.yaml"] = Reached("dishwashing", _profit("SAC, state"), "dishwashing_state_training")
+REACHED["dishwashing_video.yaml"] = Reached("dishwashing", _profit("SAC, video"), "dishwashing_video_training")
+REACHED["navigation_ac_iqn.yaml"] = Reached("navigation_ac_iqn", _crosses("ACIQN"), "navigation_ac_iqn_training")
+REACHED["navigation_iqn.yaml"] = Reached("navigation_iqn", _crosses("IQN"), "navigation_iqn_training")
+REACHED["packing.yaml"] = Reached("fit", _fills("afterstate values"), "fit")
+REACHED["packing_bc_to_rl.yaml"] = Reached("packing_bc_to_rl", _fills("DQN"), "packing_bc_to_rl_training")
+REACHED["packing_dqn.yaml"] = Reached("packing_dqn", _fills("DQN"), "packing_dqn_training")
+REACHED["packing_irregular.yaml"] = Reached("packer_easy", _packs_irregular, "packer_training")
+REACHED["packing_orders.yaml"] = Reached("orders", _fills("DQN"), None, _OF_ORDERS)
+REACHED["packing_refined.yaml"] = Reached("packing_refined_training", _fills_at_last, "packing_refined_training")
+REACHED["ppo_marine.yaml"] = Reached("equal_time", _crosses_after_half_an_hour, "ppo_marine_training", _OF_PPO)
+REACHED["ppo_packing.yaml"] = Reached("ppo_packing_training", _fills_at_last, "ppo_packing_training")
 
 
 def learns(name: str) -> str:
     """The first sentence of a config's header."""
     lines = Path(configs.find(name)).read_text(encoding="utf-8").splitlines()
-    header = " ".join(line.lstrip("# ") for line in lines[: next(i for i, line in enumerate(lines) if line[:1] != "#")])
+    header_lines = itertools.takewhile(lambda line: line.startswith("#"), lines)
+    header = " ".join(line.lstrip("# ") for line in header_lines)
     for end in (". ", ": "):
         header = header.partition(end)[0]
     return header.rstrip(".")
 
 
 def _method(name: str) -> str:
-    """Class of the module, and of its agent where it has one."""
+    """Return the class of the module, and of its agent where it has one."""
     model = yaml.safe_load(Path(configs.find(name)).read_text(encoding="utf-8"))["model"]
     agent = model["init_args"].get("agent")
     paths = [model["class_path"], *([agent["class_path"]] if agent else [])]
@@ -153,8 +151,15 @@ def _reached(name: str) -> list[str]:
         {about.training: "training"} if about.training not in (None, about.result) else {}
     )
     links = ", ".join(f"[{what}]({LINKS}/{file}.json)" for file, what in files.items())
-    return [score, f"{minutes:.0f}" if minutes >= 10 else f"{minutes:.1f}" if minutes else "", links]
+    return [score, _written(minutes), links]
 
 
-def _read(name: str) -> Any:
-    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+def _written(minutes: float) -> str:
+    if not minutes:
+        return ""
+    return f"{minutes:.0f}" if minutes >= 10 else f"{minutes:.1f}"
+
+
+def _read(name: str) -> JsonObject:
+    content: JsonObject = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return content

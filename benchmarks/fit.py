@@ -1,4 +1,6 @@
-"""Runs the main job and keeps its table: `python benchmarks/fit.py [--output benchmarks/results/fit.json]`.
+"""The main job, run from an empty folder, and its table.
+
+`python benchmarks/fit.py [--output benchmarks/results/fit.json]`
 
 The same as `make fit` after the install: `lightning fit` and `lightning test` of packing.yaml, from an empty folder.
 Seconds of both are with the start of Python; those of the fit with its validation and checkpoints.

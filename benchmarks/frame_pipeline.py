@@ -1,4 +1,6 @@
-"""JPEG and H.264 of frames, by the pipeline and by others: `python benchmarks/frame_pipeline.py [--output FILE]`.
+"""JPEG and H.264 encoding of frames, by the pipeline and by other libraries.
+
+`python benchmarks/frame_pipeline.py [--output FILE]`
 
 Every file is decoded and compared with its frame first; where one is further from it than it may be, nothing is timed.
 """
@@ -10,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import av
 import cv2
@@ -19,9 +21,11 @@ import torch
 from PIL import Image
 from rich.table import Table
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # to find the other benchmarks
+# The other benchmarks are found from here.
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks import report
+from benchmarks.result_types import JsonObject
 from torchrl_gpu.cli.packing.bench import TimedRow
 from torchrl_gpu.streaming.codecs.libavcodec import open_codec
 from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
@@ -31,7 +35,8 @@ SIZES = ((640, 480), (1280, 720))
 QUALITY, BITRATE = 80, 8_000_000
 NUM_FRAMES = 64
 BATCHES = (1, 8, 64)
-PSNR = {"JPEG": 33.0, "H.264": 30.0}  # at least, decibels
+# Least similarity of decoded frames, decibels.
+PSNR = {"JPEG": 33.0, "H.264": 30.0}
 Decode: TypeAlias = Callable[[Iterable[bytes]], list[np.ndarray]]
 PACKAGES = ("av", "opencv-python-headless", "torchvision", "torchcodec", "pillow")
 
@@ -40,13 +45,17 @@ class Row(NamedTuple):
     """Something that encodes frames."""
 
     name: str
-    encode: Callable[[int, int], list[bytes]]  # the frames from one number up to another
+    # Takes the number of the first frame, and of the one behind the last.
+    encode: Callable[[int, int], list[bytes]]
     per_call: int = 1
     notes: str = ""
 
 
 def main(argv: list[str]) -> int:
-    """Prints the tables and writes the JSON; 1 where a decoded frame is wrong."""
+    """Print the tables and write the JSON.
+
+    Returns 1 where a decoded frame is wrong.
+    """
     parser = report.parser("benchmarks/frame_pipeline.py", __doc__, seconds=2.0, repetitions=9)
     args = parser.parse_args(argv)
     pipe = GpuFramePipeline(args.device)
@@ -77,10 +86,16 @@ def main(argv: list[str]) -> int:
 
 
 def scene(width: int, height: int) -> np.ndarray:
-    """Frames as of a simulator's camera, (NUM_FRAMES, H, W, 3) RGB: shaded ground, grain, boxes that move."""
+    """Draw frames as of a simulator's camera, (NUM_FRAMES, H, W, 3) RGB.
+
+    They show shaded ground with grain, and boxes that move.
+    """
     y, x = np.mgrid[0:height, 0:width]
     grain = np.random.default_rng(0).normal(0, 2, (height, width, 1))
-    ground = np.stack([90 + 80 * y / height, 100 + 60 * x / width, 120 + 30 * np.sin((x + y) / 60)], -1) + grain
+    red = 90 + 80 * y / height
+    green = 100 + 60 * x / width
+    blue = 120 + 30 * np.sin((x + y) / 60)
+    ground = np.stack([red, green, blue], -1) + grain
     frames = np.repeat(ground.astype(np.uint8)[None], NUM_FRAMES, 0)
     for number, frame in enumerate(frames):
         for box in range(24):
@@ -91,13 +106,22 @@ def scene(width: int, height: int) -> np.ndarray:
 
 
 def jpeg_rows(pipe: GpuFramePipeline, frames: np.ndarray) -> list[Row]:
-    """The CPU path, others on the CPU, and where there is NVJPEG: batches that lie on the GPU."""
+    """Build the rows of JPEG: the CPU path, other libraries, and NVJPEG.
+
+    NVJPEG encodes batches that are on the GPU.
+    """
     tensors = torch.from_numpy(frames)
-    rows = [
-        Row("OpenCV", lambda a, b: [pipe.encode_jpeg_numpy(frame, QUALITY) for frame in frames[a:b]]),
-        Row("OpenCV, tensor", lambda a, b: [pipe.encode_jpeg(frame, QUALITY) for frame in tensors[a:b]]),
-        Row("Pillow", lambda a, b: [_by_pillow(frame) for frame in frames[a:b]]),
-    ]
+
+    def by_opencv(first: int, end: int) -> list[bytes]:
+        return [pipe.encode_jpeg_numpy(frame, QUALITY) for frame in frames[first:end]]
+
+    def by_opencv_from_tensors(first: int, end: int) -> list[bytes]:
+        return [pipe.encode_jpeg(frame, QUALITY) for frame in tensors[first:end]]
+
+    def by_pillow(first: int, end: int) -> list[bytes]:
+        return [_by_pillow(frame) for frame in frames[first:end]]
+
+    rows = [Row("OpenCV", by_opencv), Row("OpenCV, tensor", by_opencv_from_tensors), Row("Pillow", by_pillow)]
     if pipe.has_cuda:
         there = tensors.to(pipe.device)
         copying = GpuFramePipeline("cpu", "x264")
@@ -115,10 +139,17 @@ def h264_rows(pipe: GpuFramePipeline, frames: np.ndarray) -> list[Row]:
     return [*rows, Row("x264, colours by swscale", _by_swscale(frames))]
 
 
-def checked(row: Row, frames: np.ndarray, decode: Decode, kind: str) -> dict[str, Any]:
-    """Size of the files of eight batches and their least likeness to the frames; `difference` if that is too little."""
-    files = [file for i in range(8) for file in row.encode(*_span(i, row.per_call))]
-    shown = [frames[k] for i in range(8) for k in range(*_span(i, row.per_call))]
+def checked(row: Row, frames: np.ndarray, decode: Decode, kind: str) -> JsonObject:
+    """Measure the files of eight batches and their least similarity to the frames.
+
+    `difference` describes a similarity that is too small.
+    """
+    files: list[bytes] = []
+    shown: list[np.ndarray] = []
+    for number in range(8):
+        first, end = _span(number, row.per_call)
+        files += row.encode(first, end)
+        shown += [frames[k] for k in range(first, end)]
     decoded = decode(files)
     if [each.shape for each in decoded] != [each.shape for each in shown]:
         return {"setting": row.name, "difference": f"{len(decoded)} pictures of {len(shown)}, or of another size"}
@@ -137,12 +168,15 @@ def decode_h264(packets: Iterable[bytes]) -> list[np.ndarray]:
     """RGB."""
     context = av.CodecContext.create("h264", "r")
     units = context.parse(b"".join(packets)) + context.parse(None)
-    decoded = [frame for unit in units for frame in context.decode(unit)] + context.decode(None)
+    decoded = []
+    for unit in units:
+        decoded += context.decode(unit)
+    decoded += context.decode(None)
     return [frame.to_ndarray(format="rgb24") for frame in decoded]
 
 
 def _work(row: Row) -> Callable[[int], None]:
-    """Encodes the frames in turn, going on where the last call stopped."""
+    """Encode the frames in turn, from where the last call stopped."""
     done = [0]
 
     def run(calls: int) -> None:
@@ -193,7 +227,7 @@ def _version(name: str) -> str | None:
         return None
 
 
-def _table(section: dict[str, Any]) -> Table:
+def _table(section: JsonObject) -> Table:
     table = Table(title=f"{section['title']}, frames/s", title_justify="left")
     for heading in ("", "median", "range", "ms a frame", f"× {section['rows'][0]['name']}"):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=True)

@@ -1,4 +1,6 @@
-"""Cost of a whole step of `PackingEnv` as work grows: environments, visible items, resolution, processes.
+"""Cost of a whole step of `PackingEnv` as its work grows.
+
+It grows by environments, visible items, resolution and processes.
 
 `python benchmarks/growth.py` writes `results/growth.json` and draws `docs/images/growth.png`. Along each axis the other
 settings stay. Points of all axes are measured in turn, and in turn again; the fastest of the turns counts. Bytes are
@@ -13,12 +15,12 @@ import time
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
-from typing import Any
 
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.result_types import JsonObject
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
 from torchrl_gpu.envs.packing.protocols import make_protocol
@@ -36,7 +38,10 @@ AXES = {
 
 
 def environment(axis: str, value: int) -> PackingEnv:
-    """discrete125 with so many environments or items; boxes of the same shares of a bin of so many cells."""
+    """Build discrete125 with other numbers of environments, items or cells.
+
+    Boxes keep their shares of the bin.
+    """
     if axis == "cells along a side":
         items = RandomBoxes(value // 10, value // 2, value // 10)
         sides = (float(value),) * 3
@@ -48,7 +53,10 @@ def environment(axis: str, value: int) -> PackingEnv:
 
 
 def measure(axis: str, value: int, seconds: float) -> dict[str, float]:
-    """Environment steps a second of all processes, of random legal placements, and bytes of an environment."""
+    """Measure environment steps a second in all, and bytes of an environment.
+
+    Placements are random legal ones.
+    """
     if axis != "processes":
         return _measure(axis, value, seconds, None)
     context = get_context("spawn")
@@ -75,7 +83,8 @@ def _in_turn(axis: str, value: int, seconds: float) -> dict[str, float]:
 def _measure(axis: str, value: int, seconds: float, together: Barrier | None) -> dict[str, float]:
     env = environment(axis, value)
     shown = env.reset()
-    for _ in range(40):  # bins of all ages
+    # After so many steps bins are of all ages.
+    for _ in range(40):
         shown = env.step_and_maybe_reset(env.rand_action(shown))[1]
     if together is not None:
         together.wait(300)
@@ -103,9 +112,9 @@ def main() -> None:
                 found = measure(axis, value, args.seconds)
                 before = best[axis].get(value, found)
                 best[axis][value] = max(found, before, key=lambda each: each["steps_per_s"])
-    points: list[dict[str, Any]] = [
-        {"axis": axis, "value": value} | row for axis, rows in best.items() for value, row in rows.items()
-    ]
+    points: list[JsonObject] = []
+    for axis, rows in best.items():
+        points += [{"axis": axis, "value": value} | row for value, row in rows.items()]
     for row in points:
         print(f"{row['axis']:<20}{row['value']:>7}{row['steps_per_s']:>14,.0f} steps/s{row['bytes']:>14,.0f} bytes")
     arguments = {"seconds": args.seconds, "turns": args.turns}
@@ -114,7 +123,7 @@ def main() -> None:
     draw(points, args.picture)
 
 
-def draw(points: list[dict[str, Any]], path: Path) -> None:
+def draw(points: list[JsonObject], path: Path) -> None:
     """Steps a second and bytes along each axis, all logarithmic."""
     import matplotlib
 

@@ -1,4 +1,6 @@
-"""Stability rule load_bearing, held against MuJoCo: places that it allows and refuses, and whole piles.
+"""Stability rule load_bearing against MuJoCo.
+
+It compares places that the rule allows and refuses, and whole piles.
 
 Piles of boxes on pallets without walls. Random places on piles that obey the rule: which it refuses at each margin, and
 after which nothing moves. Whole random piles by each rule: how much moves when everything is released at once.
@@ -36,7 +38,10 @@ def boxes(folder: Path, piles: int, seed: int) -> BoxSequences:
 
 
 def low_action(env: PackingEnv, legal: Tensor, generator: torch.Generator) -> Tensor:
-    """A random legal action (N,) among the lowest tenth, as people and heuristics fill from below; −1 for none."""
+    """Draw a legal action (N,) from the lowest tenth, or −1 where none is legal.
+
+    People and heuristics fill from below, too.
+    """
     height = (env.state.z_map + 0.1 * torch.rand(legal.shape, generator=generator)).flatten(1)
     flat = legal.flatten(1)
     at = torch.where(flat, height, torch.inf).argmin(1)
@@ -44,7 +49,10 @@ def low_action(env: PackingEnv, legal: Tensor, generator: torch.Generator) -> Te
 
 
 def candidates(piles: int, folder: Path, seed: int) -> dict[str, list[bool]]:
-    """For random places on piles that obey the rule at 3 cm: whether all stays, and the verdict at each margin."""
+    """Try random places on piles that obey the rule at 3 cm.
+
+    For each place the result says whether all boxes stay, and the verdict at each margin.
+    """
     generator = torch.Generator().manual_seed(seed)
     source = boxes(folder, piles, seed)
     made = {m: PackingEnv(piles, items=source, stability="load_bearing", margin=m, seed=0, **PALLET) for m in MARGINS}
@@ -55,7 +63,8 @@ def candidates(piles: int, folder: Path, seed: int) -> dict[str, list[bool]]:
     going = torch.ones(piles, dtype=torch.bool)
     for step in range(12):
         s = env.state
-        if step >= 3:  # try a place that only has to be free, above the floor, and go back
+        # Try a place above the floor that only has to be free, and go back.
+        if step >= 3:
             z_map, legal = env.kernels.drop_map(s.heightmap, s.item_id, env.catalogue, env.bin.dropped)
             off_floor = legal & (z_map > 0.01) & going.view(-1, 1, 1, 1, 1)
             draw = torch.where(off_floor.flatten(1), torch.rand(piles, env.num_actions, generator=generator), -1.0)
@@ -77,7 +86,10 @@ def candidates(piles: int, folder: Path, seed: int) -> dict[str, list[bool]]:
 
 
 def whole_piles(piles: int, folder: Path, seed: int) -> dict[str, dict[str, float]]:
-    """Random piles by each rule, everything released at once: boxes, piles in which one moves, and share that stays."""
+    """Release random piles by each rule at once.
+
+    A row holds the mean number of boxes, the share that stays, and the number of piles in which a box moves.
+    """
     rows = {}
     rules = [("none", 0.0), ("support", 0.0), *(("load_bearing", margin) for margin in MARGINS)]
     for rule, margin in rules:
@@ -92,11 +104,11 @@ def whole_piles(piles: int, folder: Path, seed: int) -> dict[str, dict[str, floa
         plans = [plan_of(env, index) for index in range(piles)]
         settled = settle_cases(plans, sequential=False, progress=True)
         name = rule if rule != "load_bearing" else f"load_bearing, margin {margin:g}"
-        rows[name] = {
-            "boxes": float(env.num_packed.float().mean()),
-            "stays": float(np.mean([each.share for each in settled])),
-            "piles that move": int(sum(not each.stable.all() for each in settled)),
-        }
+        moves = [not each.stable.all() for each in settled]
+        row = {"boxes": float(env.num_packed.float().mean())}
+        row["stays"] = float(np.mean([each.share for each in settled]))
+        row["piles that move"] = int(sum(moves))
+        rows[name] = row
     return rows
 
 

@@ -1,4 +1,6 @@
-"""MarineNavEnv against the unbatched reference of its tests and, where `vmas` is installed, VMAS navigation.
+"""Speed of MarineNavEnv against an unbatched reference and VMAS navigation.
+
+The reference is that of the tests. VMAS takes part where `vmas` is installed.
 
 Parity comes first: nothing is timed where the batched worlds do not move as the reference's. All rows take turns;
 random actions are drawn before; resets are in the time of ours and of the reference, VMAS plays on without any.
@@ -14,14 +16,15 @@ import warnings
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent.parent))  # the reference lies among the tests
+# The reference lies among the tests.
+sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks import report
+from benchmarks.result_types import JsonObject
 from tests.envs.marine.reference import World
 from tests.envs.marine.settings import acted, random_action
 from tests.envs.marine.worlds import noise_of, world_of
@@ -31,7 +34,7 @@ from torchrl_gpu.device import get_device
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.envs.marine.types import PLACE
 
-SETTINGS: dict[str, dict[str, Any]] = {
+SETTINGS: dict[str, JsonObject] = {
     "v2, 5 robots, 6 cores, 6 obstacles": {},
     "v2, 7 robots, 8 cores, 10 obstacles": {"robots": 7, "cores": 8, "obstacles": 10},
     "v2, 3 robots, 4 cores": {"robots": 3, "cores": 4, "obstacles": 0, "min_distance": 30.0},
@@ -39,7 +42,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 PARITY_STEPS, PARITY_METRES = 100, 1e-9
 REFERENCE_WORLDS, ACTIONS = 64, 16
-MAX_STEPS = 60  # at random few robots arrive: short episodes keep most of them at sea, as in training
+# At random few robots arrive: short episodes keep most of them at sea, as in training.
+MAX_STEPS = 60
 # Measured elsewhere on one core with a random policy, for v2 5/6/6; shown beside ours, not compared with it here.
 RELEASED = "the released environment, on another machine, made 83.7 environment-steps/s in v2 5/6/6"
 
@@ -49,14 +53,16 @@ class Player:
 
     def __init__(self, env: MarineNavEnv, compiled: bool = False) -> None:
         generator = torch.Generator().manual_seed(0)
-        self.env, self.current, self.turn = env, env.reset(), 0
+        self.env = env
+        self.current = env.reset()
+        self.turn = 0
         self.actions = [random_action(env, generator).to(env.device) for _ in range(ACTIONS)]
         step = env.step_and_maybe_reset
         self.step = torch.compile(step, fullgraph=True, dynamic=False) if compiled else step
 
     @torch.no_grad()
     def play(self, steps: int) -> None:
-        """Goes on where it stopped."""
+        """Continue where it stopped."""
         for _ in range(steps):
             self.turn += 1
             _, self.current = self.step(acted(self.env, self.current, self.actions[self.turn % ACTIONS]))
@@ -69,12 +75,12 @@ class GraphedPlayer(Player):
         super().__init__(env)
         super().play(3)
         self.action = self.actions[0].clone()
-        self.state = env._env_state()
+        self.state = env.env_state()
         self.graph = torch.cuda.CUDAGraph()
         self.shown = acted(env, self.current, self.action)
         with torch.no_grad(), torch.cuda.graph(self.graph):
             _, after = env.step_and_maybe_reset(self.shown)
-            for name, value in env._env_state().items():
+            for name, value in env.env_state().items():
                 self.state[name].copy_(value)
             self.after = after
 
@@ -89,11 +95,13 @@ class GraphedPlayer(Player):
 class ReferencePlayer:
     """Steps one world of the reference, then the next where its episode is over."""
 
-    def __init__(self, changes: dict[str, Any]) -> None:
+    def __init__(self, changes: JsonObject) -> None:
         how = {"device": "cpu", "seed": 0, "in_order": True, "dtype": "float64", "max_steps": MAX_STEPS}
         env = MarineNavEnv(REFERENCE_WORLDS, **how | changes)
         env.reset()
-        self.env, self.number, self.rng = env, -1, np.random.default_rng(0)
+        self.env = env
+        self.number = -1
+        self.rng = np.random.default_rng(0)
         self.world = self.following()
 
     def following(self) -> World:
@@ -102,7 +110,7 @@ class ReferencePlayer:
         return world_of(self.env, self.number)
 
     def play(self, steps: int) -> None:
-        """Goes on where it stopped."""
+        """Continue where it stopped."""
         env = self.env
         for _ in range(steps):
             noise = None
@@ -116,14 +124,17 @@ class ReferencePlayer:
                 self.world = self.following()
 
 
-def difference(changes: dict[str, Any]) -> str:
-    """The first difference of batched worlds from the reference in a hundred actions, in words; "" for none."""
+def difference(changes: JsonObject) -> str:
+    """Describe the first difference from the reference, or return "".
+
+    Both take a hundred actions.
+    """
     env = MarineNavEnv(3, device="cpu", seed=1, pool=16, dtype="float64", **changes)
     generator, current = torch.Generator().manual_seed(0), env.reset()
     worlds, over = [world_of(env, n) for n in range(3)], [False] * 3
     for turn in range(PARITY_STEPS):
         action = random_action(env, generator)
-        noise = env._noise(env.state.key, env.state.step_count + 1) if env.version == "v3" else None
+        noise = env.draw_errors(env.state.key, env.state.step_count + 1) if env.version == "v3" else None
         after = env.step(acted(env, current, action))["next"]
         for n, world in enumerate(worlds):
             if over[n]:
@@ -139,14 +150,18 @@ def difference(changes: dict[str, Any]) -> str:
 
 
 def vmas_player(num_envs: int, num_agents: int, device: str) -> Callable[[int], None]:
-    """Steps VMAS navigation, which has no currents and one substep a step."""
+    """Step VMAS navigation, which has no currents and one substep a step."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import vmas
 
         env = vmas.make_env("navigation", num_envs=num_envs, device=device, n_agents=num_agents, seed=0)
     env.reset()
-    actions = [[torch.rand(num_envs, 2, device=device) * 2 - 1 for _ in range(num_agents)] for _ in range(ACTIONS)]
+
+    def one_each() -> list[torch.Tensor]:
+        return [torch.rand(num_envs, 2, device=device) * 2 - 1 for _ in range(num_agents)]
+
+    actions = [one_each() for _ in range(ACTIONS)]
 
     @torch.no_grad()
     def play(steps: int) -> None:
@@ -156,8 +171,8 @@ def vmas_player(num_envs: int, num_agents: int, device: str) -> Callable[[int], 
     return play
 
 
-def timed_rows(name: str, changes: dict[str, Any], args: argparse.Namespace, device: str) -> Iterator[TimedRow]:
-    """Rows of one setting."""
+def timed_rows(name: str, changes: JsonObject, args: argparse.Namespace, device: str) -> Iterator[TimedRow]:
+    """Yield the rows of one setting."""
     threads = str(torch.get_num_threads()) if device == "cpu" else device
     yield TimedRow(
         "reference", ReferencePlayer(changes).play, 1, "1", name, "NumPy, one world, robot and obstacle at a time"
@@ -179,7 +194,10 @@ def timed_rows(name: str, changes: dict[str, Any], args: argparse.Namespace, dev
 
 
 def main(argv: list[str]) -> int:
-    """Prints the table and writes the JSON; 1 where parity fails."""
+    """Print the table and write the JSON.
+
+    Returns 1 where parity fails.
+    """
     args = _parser().parse_args(argv)
     device = get_device(args.device)
     measurement = report.Measurement("marine", args, device)
@@ -193,7 +211,8 @@ def main(argv: list[str]) -> int:
         measurement.result["missing"].append("VMAS: not installed; the extra peers brings it")
     for name, changes in chosen.items():
         torch._dynamo.reset()
-        torch._dynamo.config.recompile_limit = 64  # of one function: two graphs of each batch
+        # Of one function: two graphs of each batch.
+        torch._dynamo.config.recompile_limit = 64
         rows = list(timed_rows(name, changes, args, str(device)))
         measurement.take_turns(name, rows)
         rates = {row.name: row.rate for row in rows}
@@ -208,13 +227,17 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def markdown(result: dict[str, Any]) -> str:
-    """A table of every section: median rates, and ratios to the reference and to VMAS at its best batch."""
+def markdown(result: JsonObject) -> str:
+    """Write each section as a table: median rates and ratios.
+
+    Ratios are to the reference, and to VMAS at its best batch.
+    """
     lines = []
     for section in result["sections"]:
         lines += [f"\n{section['title']}\n", "| | steps/s | range | × reference | × VMAS |", "|---|---|---|---|---|"]
         for row in section["rows"]:
-            low, high = (report.number(rate) for rate in row["range"])
+            low = report.number(row["range"][0])
+            high = report.number(row["range"][1])
             ratios = [
                 report.number(row["ratios"][key]) if key in row["ratios"] else "" for key in ("reference", "vmas_best")
             ]

@@ -1,4 +1,6 @@
-"""Learning by number of environments: `python benchmarks/num_envs.py` writes `results/num_envs.json`.
+"""Learning by number of environments.
+
+`python benchmarks/num_envs.py` writes `results/num_envs.json`.
 
 `packing.yaml` with 64 to 16,384 bins, trained until as many steps were played, with the utilization of its validation
 beside steps and seconds: what is gained in throughput may be lost in samples, as fewer updates are made of as many.
@@ -11,13 +13,13 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, LightningModule, Trainer
 
+from benchmarks.result_types import JsonObject
 from torchrl_gpu import configs
 from torchrl_gpu.cli.lightning_cli import build
 from torchrl_gpu.evaluation.reports import write_json
@@ -26,27 +28,30 @@ from torchrl_gpu.system import machine
 RESULT = Path(__file__).parent / "results" / "num_envs.json"
 CONFIG = "packing.yaml"
 NUMBERS = (64, 256, 1024, 4096, 16384)
-FRAMES = 1 << 22  # of each run
-LOOKS = 8  # validations of a run, evenly spread
-ROLLOUT = 32  # steps of an update, as the config has it
+# Of each run.
+FRAMES = 1 << 22
+# Validations of a run, evenly spread.
+LOOKS = 8
+# Steps of an update, as in the config.
+ROLLOUT = 32
 
 
 class Curve(Callback):
-    """Utilization of each validation, beside the frames and the seconds of training before it."""
+    """Utilization at each validation, with frames and seconds of training."""
 
     def __init__(self) -> None:
         self.points: list[dict[str, float]] = []
         self._spent, self._begun = 0.0, time.perf_counter()
 
-    def on_train_start(self, *given: Any) -> None:
+    def on_train_start(self, *given: object) -> None:
         """Training begins."""
         self._begun = time.perf_counter()
 
-    def on_validation_start(self, *given: Any) -> None:
+    def on_validation_start(self, *given: object) -> None:
         """What validation takes does not count."""
         self._spent += time.perf_counter() - self._begun
 
-    def on_validation_end(self, trainer: Any, module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Another point."""
         value = float(trainer.callback_metrics["val/utilization"])
         self.points.append({"frames": module.frames, "seconds": self._spent, "utilization": value})
@@ -70,20 +75,16 @@ def train(num_envs: int, accelerator: str) -> list[dict[str, float]]:
     return curve.points
 
 
-def row_of(num_envs: int, points: list[dict[str, float]]) -> dict[str, Any]:
+def row_of(num_envs: int, points: list[dict[str, float]]) -> JsonObject:
     """A row of the table: after a quarter of the frames, and after all."""
     quarter = next(point for point in points if point["frames"] >= FRAMES // 4)
     last = points[-1]
-    return {
-        "num_envs": num_envs,
-        "updates": FRAMES // (num_envs * ROLLOUT),
-        "steps_per_s": last["frames"] / last["seconds"],
-        "quarter": f"{quarter['utilization']:.1%}",
-        "quarter_s": quarter["seconds"],
-        "all": f"{last['utilization']:.1%}",
-        "all_s": last["seconds"],
-        "curve": points,
-    }
+    row = {"num_envs": num_envs, "updates": FRAMES // (num_envs * ROLLOUT)}
+    row["steps_per_s"] = last["frames"] / last["seconds"]
+    row |= {"quarter": f"{quarter['utilization']:.1%}", "quarter_s": quarter["seconds"]}
+    row |= {"all": f"{last['utilization']:.1%}", "all_s": last["seconds"]}
+    row["curve"] = points
+    return row
 
 
 def main() -> None:

@@ -1,24 +1,29 @@
-"""Tables of what packing reaches, for `benchmarks/tables.py`: lines of cells, the first of them the header."""
+"""Tables of what packing reaches, for `benchmarks/tables.py`.
+
+A table is a list of lines of cells; the first line is the header.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 
+from benchmarks.result_types import JsonObject
 from torchrl_gpu.envs.packing.protocols import PROTOCOLS
 from torchrl_gpu.envs.packing.types import height_rules
 from torchrl_gpu.evaluation.estimates import standard_error
 
 PRINTED = {"repetitive": "38.5 / 39.8 (HM)", "diverse": "25.7 / 50.2 (PCT)", "boards": "34.9 / 34.9 (DBL)"}
-NAMES = {"pretrained": "**placement values**"}  # of policies by the words of a report
+# Names of policies in the documentation by their names in a report.
+NAMES = {"pretrained": "**placement values**"}
 Lines = list[list[str]]
-_PROBLEMS = range(1, 6)  # of BR1
+# Of BR1.
+_PROBLEMS = range(1, 6)
 
 
-def piles(result: Mapping[str, Any]) -> Lines:
+def piles(result: JsonObject) -> Lines:
     """Whole random piles by each rule, of `benchmarks.load_bearing`."""
     lines = [["rule", "boxes a pile", "piles in which a box moves", "boxes that stay"]]
     for rule, row in result["piles"].items():
@@ -28,7 +33,7 @@ def piles(result: Mapping[str, Any]) -> Lines:
     return lines
 
 
-def places(result: Mapping[str, Any]) -> Lines:
+def places(result: JsonObject) -> Lines:
     """Random places on piles that the rule allows and refuses."""
     lines = [["margin", "allowed", "then something moves", "refused", "of these nothing would move"]]
     for name, row in result["places"].items():
@@ -37,18 +42,22 @@ def places(result: Mapping[str, Any]) -> Lines:
     return lines
 
 
-def stands(result: Mapping[str, Any]) -> Lines:
-    """Policies with what stands of their pallets in simulation, of `torchrl-gpu evaluate … --physics`."""
+def stands(result: JsonObject) -> Lines:
+    """List policies with the share of their pallets that stands in simulation.
+
+    The result is that of `torchrl-gpu evaluate … --physics`.
+    """
     lines = [["policy", "utilization", "placements that stand", "pallets without a fault"]]
     rows = [row for row in result["tables"][0]["policies"] if "untrained" not in row["policy"]]
     for row in sorted(rows, key=lambda row: row["utilization"]):
-        filled, stay = (_percent(row[name], row[f"{name}_error"]) + "%" for name in ("utilization", "stands"))
+        filled = _percent(row["utilization"], row["utilization_error"]) + "%"
+        stay = _percent(row["stands"], row["stands_error"]) + "%"
         name, counts = NAMES.get(row["policy"], row["policy"]), f"{row['faultless']} of {row['simulated']}"
         lines += [[name, filled, stay, counts]]
     return lines
 
 
-def protocols(result: Mapping[str, Any]) -> Lines:
+def protocols(result: JsonObject) -> Lines:
     """Per cent and boxes of every baseline by protocol."""
     names = list(PROTOCOLS)
     rows: dict[str, list[str]] = {}
@@ -59,7 +68,7 @@ def protocols(result: Mapping[str, Any]) -> Lines:
     return [["policy", *(f"`{name}`" for name in names)], *([policy, *cells] for policy, cells in rows.items())]
 
 
-def physics_pack(result: Mapping[str, Any]) -> Lines:
+def physics_pack(result: JsonObject) -> Lines:
     """Physics Pack of every run, by both engines."""
     columns = ["data", "policy", "rule", "pallets", "Math", "PyBullet", "collapsed", "MuJoCo", "collapsed"]
     lines = [[*columns, "printed: DBL / best"]]
@@ -68,7 +77,8 @@ def physics_pack(result: Mapping[str, Any]) -> Lines:
         fallback = [f"else `{each}`" for each in given if each in height_rules()]
         tried = [each for each in given if "rehearsed" in each]
         others = [each for each in given if each not in (*height_rules(), *tried)]
-        numbers = [float(each) for each in others]  # metres of margin, perhaps degrees of tilt
+        # Metres of margin, and perhaps degrees of tilt.
+        numbers = [float(each) for each in others]
         margin, tilt = [f"{100 * each:g} cm" for each in numbers[:1]], [f"{each:g}°" for each in numbers[1:]]
         words = ", ".join([f"`{rule}`", *margin, *tilt, *fallback, *tried])
         cells = [f"`{data}`", f"`{policy}`", words, str(len(run)), _mean([row["math"] for row in run.values()])]
@@ -81,8 +91,11 @@ def physics_pack(result: Mapping[str, Any]) -> Lines:
     return lines
 
 
-def containers(result: Mapping[str, Any]) -> Lines:
-    """Per cent of the first container of each problem of BR1 that is filled, of `benchmarks/pallets.py`."""
+def containers(result: JsonObject) -> Lines:
+    """List how much of the first container of each problem of BR1 is filled, per cent.
+
+    The result is that of `benchmarks/pallets.py`.
+    """
     measured = [each["rows"] for each in result["sections"] if each["title"] == "containers"]
     rows: dict[tuple[str, int], dict[int, float]] = {}
     for row in itertools.chain.from_iterable(measured):
@@ -106,7 +119,7 @@ def _percent(share: float, error: float) -> str:
     return f"{100 * share:.1f} ± {100 * error:.1f}"
 
 
-TABLES: dict[str, Callable[[Mapping[str, Any]], Lines]] = {
+TABLES: dict[str, Callable[[JsonObject], Lines]] = {
     "piles": piles,
     "places": places,
     "stands": stands,

@@ -1,4 +1,6 @@
-"""Pallets: what `pack` reaches, how long a packing session takes to answer, and what the rule load_bearing costs.
+"""Pallets: what `pack` reaches, how fast a session answers, the cost of a rule.
+
+The rule is load_bearing.
 
     python benchmarks/pallets.py --sequences DATA --sections orders --output benchmarks/results/pallets.json
 
@@ -17,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -25,6 +26,7 @@ import numpy as np
 import torch
 from rich.table import Table
 
+from benchmarks.result_types import JsonObject
 from torchrl_gpu.cli.parser import OneLineParser, whole
 from torchrl_gpu.envs.packing.items.factories import data_folder
 from torchrl_gpu.envs.packing.physics.scene import FRICTION
@@ -42,8 +44,9 @@ from torchrl_gpu.system.console import progress, wide_console
 
 RULES = ("none", "support", "load_bearing")
 CONTAINER = "587x233x220cm"
-Row = dict[str, Any]
-Task = tuple[Row, Callable[[], list[Row]]]  # what its rows have in common, and what measures the rest of them
+Row = JsonObject
+# What its rows have in common, and the measurement of the rest of them.
+Task = tuple[Row, Callable[[], list[Row]]]
 
 
 def orders(args: argparse.Namespace) -> Iterator[Task]:
@@ -63,17 +66,27 @@ def factory(args: argparse.Namespace) -> Iterator[Task]:
 
 
 def _packed(found: BoxList, pallet: str, name: str, **options: str) -> list[Row]:
-    """Boxes, pallets, a count of `PalletPlans.orders`, and seconds of the processor without those of a simulation."""
+    """Count boxes, pallets and a value of `PalletPlans.orders`.
+
+    Seconds of the processor are added, without those of a simulation.
+    """
     began = time.process_time()
     plans = pack(found, pallet, device="cpu", **options)  # type: ignore[arg-type]
     seconds = time.process_time() - began
     if name == "fallen":
         plans = simulate(plans, FRICTION, lambda words: None)
-    return [{each: sum(row[each] for row in plans.orders()) for each in ("boxes", "pallets", name)} | {"s": seconds}]
+    totals: Row = {"boxes": 0, "pallets": 0, name: 0}
+    for order in plans.orders():
+        for each in totals:
+            totals[each] += order[each]
+    return [totals | {"s": seconds}]
 
 
 def containers(args: argparse.Namespace) -> Iterator[Task]:
-    """Containers, all boxes visible: the share of the first one that is filled, per cent."""
+    """Fill containers with all boxes visible.
+
+    A row holds the share of the first container that is filled, per cent.
+    """
     for rule in ("none", "load_bearing"):
         for problem in range(1, 6):
             path = args.sequences / "br1" / f"BR1_{problem}_items.csv"
@@ -89,7 +102,10 @@ def _container(path: Path, rule: str, tries: int) -> list[Row]:
 
 
 def sessions(args: argparse.Namespace) -> Iterator[Task]:
-    """Answers of a packing session on a EUR pallet, processor time: the boxes of the orders, one offered at a time."""
+    """Time the answers of a packing session on a EUR pallet, processor time.
+
+    The boxes of the orders are offered one at a time.
+    """
     found = read_orders(args.sequences / "bed-bpp-5.json", None)
     for grid in (10, 20):
         for policy in ("orders", "dbl", "hm"):
@@ -105,12 +121,15 @@ def _session(loads: list[np.ndarray], grid: int, policy: str, repeats: int) -> l
 
 
 def _answered(loads: list[np.ndarray], grid: int, policy: str) -> dict[str, list[float]]:
-    """Milliseconds of every answer; a pallet is closed when a box has no room, one box after another undone before."""
+    """Time every answer in milliseconds.
+
+    A pallet is closed when a box has no room. One box after another is undone before.
+    """
     took: dict[str, list[float]] = {"open": [], "offer": [], "confirm": [], "undo": [], "close": []}
     with tempfile.TemporaryDirectory() as folder:
         cell = PackingSessions(folder, device="cpu")
 
-        def ask(do: str, **given: Any) -> Row:
+        def ask(do: str, **given: object) -> Row:
             message = json.dumps({"do": do, "session": "a", **given})
             began = time.process_time()
             done, answer = cell.answer(message)
@@ -129,7 +148,10 @@ def _answered(loads: list[np.ndarray], grid: int, policy: str) -> dict[str, list
 
 
 def steps(args: argparse.Namespace) -> Iterator[Task]:
-    """A step of pallets of 134 × 125 cells in a batch, processor time, by the rules in turn."""
+    """Time a step of pallets of 134 × 125 cells in a batch, by each rule in turn.
+
+    It is processor time.
+    """
     yield {"pallets": args.pallets}, partial(_steps, args.pallets, args.boxes, args.repeats)
 
 
@@ -146,13 +168,14 @@ def _steps(pallets: int, boxes: int, repeats: int) -> list[Row]:
                 began = time.process_time()
                 _, shown = env.step_and_maybe_reset(shown)
                 took.append(1000 * (time.process_time() - began))
-            best[rule] = np.minimum(best[rule], took)  # of the same step in every repeat
+            # Of the same step in every repeat.
+            best[rule] = np.minimum(best[rule], took)
     means = {rule: float(each.mean()) for rule, each in best.items()}
     return [{"rule": rule, "ms": mean, "ratio": mean / means["none"]} for rule, mean in means.items()]
 
 
 def evaluated(args: argparse.Namespace) -> Iterator[Task]:
-    """Pallets of up to 80 boxes of `repetitive`, evaluated with dbl."""
+    """Yield pallets of up to 80 boxes of `repetitive`, evaluated with dbl."""
     for rule in ("none", "load_bearing"):
         yield {"rule": rule, "cases": args.cases}, partial(_evaluated, rule, args.cases, args.repeats)
 
@@ -168,41 +191,40 @@ def _evaluated(rule: str, cases: int, repeats: int) -> list[Row]:
     return [min(found, key=lambda row: row["s"])]
 
 
-SECTIONS: dict[str, tuple[Callable[[argparse.Namespace], Iterator[Task]], dict[str, str]]] = {
-    "orders": (
-        orders,
-        {"policy": "`--policy`", "rule": "`--stability`", "boxes": "boxes", "pallets": "pallets"}
-        | {"fallen": "boxes that fall", "s": "s"},
-    ),
-    "factory": (
-        factory,
-        {"policy": "`--policy`", "boxes": "boxes", "pallets": "pallets", "at least": "at least", "s": "s"},
-    ),
-    "containers": (
-        containers,
-        {"rule": "`--stability`", "tries": "`--tries`", "problem": "BR1", "filled": "% of the first one", "s": "s"},
-    ),
-    "sessions": (
-        sessions,
-        {"grid": "`grid`", "policy": "`policy`"}
-        | {
-            each + more: f"{each}{', p99' if more else ', ms'}"
-            for each in ("offer", "confirm", "undo")
-            for more in ("", " p99")
-        },
-    ),
-    "steps": (steps, {"rule": "`stability`", "pallets": "pallets", "ms": "ms a step", "ratio": "× none"}),
-    "evaluated": (
-        evaluated,
-        {"rule": "`stability`", "cases": "pallets", "filled": "% filled", "s": "s", "core s": "s of processors"},
-    ),
+_ORDERS = {"policy": "`--policy`", "rule": "`--stability`", "boxes": "boxes", "pallets": "pallets"}
+_ORDERS |= {"fallen": "boxes that fall", "s": "s"}
+_FACTORY = {"policy": "`--policy`", "boxes": "boxes", "pallets": "pallets", "at least": "at least", "s": "s"}
+_CONTAINERS = {
+    "rule": "`--stability`",
+    "tries": "`--tries`",
+    "problem": "BR1",
+    "filled": "% of the first one",
+    "s": "s",
+}
+_SESSIONS = {"grid": "`grid`", "policy": "`policy`"}
+_SESSIONS |= {"offer": "offer, ms", "offer p99": "offer, p99"}
+_SESSIONS |= {"confirm": "confirm, ms", "confirm p99": "confirm, p99"}
+_SESSIONS |= {"undo": "undo, ms", "undo p99": "undo, p99"}
+_STEPS = {"rule": "`stability`", "pallets": "pallets", "ms": "ms a step", "ratio": "× none"}
+_EVALUATED = {"rule": "`stability`", "cases": "pallets", "filled": "% filled", "s": "s", "core s": "s of processors"}
+
+# What measures each section, and the titles of its columns.
+Section = tuple[Callable[[argparse.Namespace], Iterator[Task]], dict[str, str]]
+SECTIONS: dict[str, Section] = {
+    "orders": (orders, _ORDERS),
+    "factory": (factory, _FACTORY),
+    "containers": (containers, _CONTAINERS),
+    "sessions": (sessions, _SESSIONS),
+    "steps": (steps, _STEPS),
+    "evaluated": (evaluated, _EVALUATED),
 }
 
 
 def main(argv: list[str]) -> None:
     args = _parser().parse_args(argv)
-    keep_freed_memory()  # as the commands do
-    result: dict[str, Any] = {"benchmark": "pallets", "sections": []}
+    # The commands do so, too.
+    keep_freed_memory()
+    result: JsonObject = {"benchmark": "pallets", "sections": []}
     if args.output and args.output.exists():
         result = json.loads(args.output.read_text(encoding="utf-8"))
     console = wide_console()
@@ -221,7 +243,8 @@ def main(argv: list[str]) -> None:
                     known = without_noise([key | row for row in measured()])
                     section["machine"] = machine.describe(torch.device("cpu"))
                 rows += known
-                section["rows"] = [*rows, *before]  # those of other options stay
+                # Rows of other options stay.
+                section["rows"] = [*rows, *before]
                 kept[name] = section
                 result["sections"] = [kept[each] for each in SECTIONS if each in kept]
                 if args.output:
@@ -229,7 +252,7 @@ def main(argv: list[str]) -> None:
         console.print(_table(section))
 
 
-def _table(section: dict[str, Any]) -> Table:
+def _table(section: JsonObject) -> Table:
     shown = Table(*section["columns"].values(), title=section["title"], title_justify="left")
     for row in section["rows"]:
         shown.add_row(

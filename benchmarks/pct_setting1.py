@@ -1,4 +1,6 @@
-"""PCT's setting 1 (Zhao et al., ICLR 2022): boxes of 1 to 5 cells, two turns, loads handed down from box to box.
+"""PCT's setting 1 (Zhao et al., ICLR 2022).
+
+Boxes of 1 to 5 cells have two turns, and loads are handed down from box to box.
 
 The rule wants a graph of boxes, which no heightmap holds, so that it is no rule of `PackingEnv`: the environment allows
 what fits, and this rule decides among that, as the code that was released with the paper (b12c13c, 3f10f8d). Policies
@@ -35,23 +37,31 @@ from torchrl_gpu.policies.packing.planners.expectation import ExpectedPlacement
 from torchrl_gpu.system import machine
 from torchrl_gpu.system.console import progress_bar
 
-PRINTED = 76.0  # PCT on its own sequences, per cent
-SHRUNK = 0.1  # of the hull of what a box rests on
-SHEAR = 1e-6  # x grows by so much with y, so that no side of a hull is upright
+# PCT on its own sequences, per cent.
+PRINTED = 76.0
+# Share by which the hull of what a box rests on shrinks.
+SHRUNK = 0.1
+# x grows by this share of y, so that no side of a hull is upright.
+SHEAR = 1e-6
 
-Load = list[float]  # x and y of its centre, and its mass
+# x and y of a centre, and its mass.
+Load = list[float]
 
 
 @dataclass(eq=False)
 class Box:
-    """A box, cells: its corner (x, y, z) and sides, what it rests on, and the loads that it bears."""
+    """A box of the pile, in cells.
+
+    It has a corner (x, y, z) and sides, the boxes that it rests on, and the loads that it bears.
+    """
 
     corner: tuple[int, int, int]
     size: tuple[int, int, int]
     below: list[tuple[Box, tuple[int, int, int, int]]] = field(default_factory=list)
     hull: list[tuple[float, float]] = field(default_factory=list)
     above: dict[Box, Load] = field(default_factory=dict)
-    load: Load = field(default_factory=list)  # its own and what it bears; one object for whoever it hands it to
+    # Its own load and what it bears: one object for all boxes that it hands it to.
+    load: Load = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.load = self.own()
@@ -69,7 +79,9 @@ class Pile:
 
     def box(self, corner: tuple[int, int, int], size: tuple[int, int, int]) -> Box:
         """A box that rests on those of the pile whose tops are level with its base."""
-        new, (x, y, z), (a, b, _) = Box(corner, size), corner, size
+        new = Box(corner, size)
+        x, y, z = corner
+        a, b, _ = size
         for under in self.boxes:
             (u, v, w), (c, d, e) = under.corner, under.size
             area = max(x, u), max(y, v), min(x + a, u + c), min(y + b, v + d)
@@ -79,7 +91,10 @@ class Pile:
         return new
 
     def allows(self, corner: tuple[int, int, int], size: tuple[int, int, int]) -> bool:
-        """True where the loads can be handed down with one more box, those on its way by the new way alone."""
+        """Return whether the loads can be handed down with one more box.
+
+        Loads on their way are those of the new way alone.
+        """
         handed: dict[Box, dict[Box, Load]] = defaultdict(dict)
         path: set[Box] = set()
 
@@ -104,7 +119,10 @@ class Pile:
         return stands(box, box.load)
 
     def add(self, corner: tuple[int, int, int], size: tuple[int, int, int]) -> bool:
-        """Packs a box and hands its load down; whether all boxes below bear it. What does not is not packed."""
+        """Pack a box and hand its load down.
+
+        Returns whether all boxes below bear it; otherwise the box is not packed.
+        """
 
         def stands(box: Box) -> bool:
             if not box.below:
@@ -124,7 +142,10 @@ class Pile:
 
 
 def centre_of(loads: list[Load]) -> Load:
-    """Loads as one; shares by least squares may be negative, and loads of no mass in all lie nowhere."""
+    """Combine loads into one.
+
+    Shares by least squares may be negative. Loads without any mass in all have no place.
+    """
     mass = sum(load[2] for load in loads)
     if mass == 0:
         return [math.nan, math.nan, 0.0]
@@ -163,16 +184,22 @@ def shares(load: Load, below: list[tuple[Box, tuple[int, int, int, int]]]) -> li
 
 
 def shrunk_hull(areas: list[tuple[int, int, int, int]]) -> list[tuple[float, float]]:
-    """Corners of the convex hull of rectangles, a tenth nearer to their mean."""
+    """Return corners of the convex hull of rectangles, a tenth nearer to their mean."""
     if not areas:
         return []
-    corners = {(x + SHEAR * y, float(y)) for a, b, c, d in areas for x in (a, c) for y in (b, d)}
+    corners = set()
+    for left, front, right, back in areas:
+        for x in (left, right):
+            corners |= {(x + SHEAR * y, float(y)) for y in (front, back)}
     hull = np.array(list(half_hull(sorted(corners)))[:-1] + list(half_hull(sorted(corners, reverse=True)))[:-1])
     return [(x, y) for x, y in (hull - (hull - hull.mean(0)) * SHRUNK).tolist()]
 
 
 def half_hull(points: list[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """The chain of a hull along sorted points (Andrew, 1979), without corners that are none."""
+    """Return the chain of a hull along sorted points (Andrew, 1979).
+
+    It has no corner on a straight line.
+    """
     chain: list[tuple[float, float]] = []
     for x, y in points:
         while len(chain) > 1:
@@ -186,7 +213,9 @@ def half_hull(points: list[tuple[float, float]]) -> Iterator[tuple[float, float]
 
 def inside(load: Load, hull: list[tuple[float, float]]) -> bool:
     """True where a load's centre lies inside, and on the line of no side."""
-    x, y, odd = load[0], load[1], False
+    x = load[0]
+    y = load[1]
+    odd = False
     for (a, b), (c, d) in zip(hull, [hull[-1], *hull[:-1]], strict=True):
         if (a - x) * (y - d) - (b - y) * (x - c) == 0:
             return False
@@ -196,7 +225,10 @@ def inside(load: Load, hull: list[tuple[float, float]]) -> bool:
 
 
 def legal_of(pile: Pile, env: PackingEnv, row: int) -> Tensor:
-    """The placements (1, O, Gx, Gy) bool of the visible box of a row that both environment and pile allow."""
+    """Return the placements of the visible box that environment and pile allow.
+
+    They are (1, O, Gx, Gy) bool.
+    """
     legal, z_map = env.state.legal[row].clone(), env.state.z_map[row]
     for _, turn, x, y in legal.nonzero().tolist():
         corner = x, y, round(float(z_map[0, turn, x, y]))
@@ -205,12 +237,16 @@ def legal_of(pile: Pile, env: PackingEnv, row: int) -> Tensor:
 
 
 def sides_of(env: PackingEnv, row: int, turn: int) -> tuple[int, int, int]:
-    length, width, height = (round(side) for side in env.item_sizes[env.state.item_id[row, 0], turn, :3].tolist())
+    sides = env.item_sizes[env.state.item_id[row, 0], turn, :3].tolist()
+    length, width, height = map(round, sides)
     return length, width, height
 
 
 def pack(env: PackingEnv, policy: ExpectedPlacement | PackingPolicy, number: int) -> tuple[list[float], int]:
-    """Shares that the first episodes of `number` rows fill, and how many end by a placement that failed after all."""
+    """Pack the first episodes of `number` rows.
+
+    Returns the shares that they fill, and how many end by a placement that failed after all.
+    """
     piles, failed = [Pile() for _ in range(number)], 0
     filled, going = [0.0] * number, set(range(number))
     observation = env.reset()
@@ -253,7 +289,9 @@ def main() -> None:
     if args.futures:
         tables = next(each for each in policy.modules() if isinstance(each, PatchTables))
         policy = ExpectedPlacement(make_protocol("discrete125", 1), tables, args.candidates, args.futures, args.depth)
-    started, found, failed = time.monotonic(), [], 0
+    started = time.monotonic()
+    found = []
+    failed = 0
     with progress_bar("packing", "sequences") as show:
         for first in range(0, args.sequences, args.batch):
             number = min(args.batch, args.sequences - first)

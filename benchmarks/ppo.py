@@ -1,4 +1,6 @@
-"""An iteration of PPO, ours against rsl_rl's runner: the same environments, networks, steps, epochs and minibatches.
+"""An iteration of PPO, ours against that of rsl_rl's runner.
+
+Both have the same environments, networks, steps, epochs and minibatches.
 
 Both play and learn in turn in one process, each warm; figures are samples per second of processor time, the medians of
 all turns. Ours is a training step of `OnPolicy` with all that Lightning adds, as it is and with `torch_compile`, which
@@ -34,6 +36,7 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from benchmarks.result_types import JsonObject
 from benchmarks.tables import listed
 from torchrl_gpu.envs import BatchedEnv, DishwashingEnv, MarineNavEnv, RslRlVecEnv
 from torchrl_gpu.evaluation.reports import write_json
@@ -44,13 +47,26 @@ from torchrl_gpu.training import OnPolicy
 from torchrl_gpu.training.data.episodes import StepLoader
 from torchrl_gpu.training.updates.compiled import CompiledLosses
 
-STEPS, EPOCHS, MINIBATCHES, RATE, GAMMA, LAM, CLIP, NORM = 24, 5, 4, 1e-3, 0.99, 0.95, 0.2, 1.0
-ENVS: dict[str, Callable[[int], BatchedEnv]] = {
-    "dishwashing": lambda n: DishwashingEnv(n, observe_as="state", device="cpu", seed=0),
-    "navigation, one vessel": lambda n: MarineNavEnv(
-        n, version="v3", flat=True, curriculum=[[0, 1, 0, 4, 30.0]], pool=256, device="cpu", seed=0
-    ),
-}
+STEPS = 24
+EPOCHS = 5
+MINIBATCHES = 4
+RATE = 1e-3
+GAMMA = 0.99
+LAM = 0.95
+CLIP = 0.2
+NORM = 1.0
+
+
+def _shifts(num_envs: int) -> BatchedEnv:
+    return DishwashingEnv(num_envs, observe_as="state", device="cpu", seed=0)
+
+
+def _vessels(num_envs: int) -> BatchedEnv:
+    alone = [[0, 1, 0, 4, 30.0]]
+    return MarineNavEnv(num_envs, version="v3", flat=True, curriculum=alone, pool=256, device="cpu", seed=0)
+
+
+ENVS: dict[str, Callable[[int], BatchedEnv]] = {"dishwashing": _shifts, "navigation, one vessel": _vessels}
 
 
 class Actor(nn.Module):
@@ -126,9 +142,8 @@ def runner_of(
 def check_adapter(make: Callable[[int], BatchedEnv]) -> None:
     """ValueError unless rows of the adapter are those of the environment."""
     adapter, env = RslRlVecEnv(make(8), ["observation"]), make(8)
-    low, high = (
-        bound for bound in (env.full_action_spec["action"].space.low, env.full_action_spec["action"].space.high)
-    )
+    low = env.full_action_spec["action"].space.low
+    high = env.full_action_spec["action"].space.high
     current = env.reset()
     torch.manual_seed(0)
     for _ in range(150):
@@ -140,13 +155,14 @@ def check_adapter(make: Callable[[int], BatchedEnv]) -> None:
         after = stepped["next"]
         same = torch.equal(reward, after["reward"][:, 0]) and torch.equal(done, after["done"][:, 0])
         if not (same and torch.equal(seen["policy"], current["observation"])):
-            raise ValueError(
-                "ppo: want the environment's own rewards, ends and observations; got others of the adapter"
-            )
+            raise ValueError("ppo: rewards, ends or observations of the adapter are not those of the environment")
 
 
 def check_learning(make: Callable[[int], BatchedEnv], hidden: list[int]) -> None:
-    """ValueError unless advantages, and weights after updates from the same rollout, are rsl_rl's."""
+    """Raise unless advantages and trained weights are those of rsl_rl.
+
+    Both learn from the same rollout.
+    """
     torch.manual_seed(0)
     runner, updates = runner_of(make(16), hidden, epochs=6, minibatches=1), 6
     alg, storage = runner.alg, runner.alg.storage
@@ -165,16 +181,12 @@ def check_learning(make: Callable[[int], BatchedEnv], hidden: list[int]) -> None
     ours = generalized_advantage(reward, value, following, done, done, gamma=GAMMA, lam=LAM)
     near(ours + value, storage.returns.transpose(0, 1), "advantages")
     z = storage.actions.flatten(0, 1).clone()
-    batch = TensorDict(
-        {
-            "observation": storage.observations["policy"].flatten(0, 1).clone(),
-            "unsquashed_action": z,
-            "action_log_prob": (storage.actions_log_prob.flatten() - agent.policy.squash.log_slope(z).sum(-1)).clone(),
-            "advantage": storage.advantages.flatten(0, 1).clone(),
-            "value_target": storage.returns.flatten(0, 1).clone(),
-        },
-        [len(z)],
-    )
+    log_prob = storage.actions_log_prob.flatten() - agent.policy.squash.log_slope(z).sum(-1)
+    rows = {"observation": storage.observations["policy"].flatten(0, 1).clone(), "unsquashed_action": z}
+    rows["action_log_prob"] = log_prob.clone()
+    rows["advantage"] = storage.advantages.flatten(0, 1).clone()
+    rows["value_target"] = storage.returns.flatten(0, 1).clone()
+    batch = TensorDict(rows, [len(z)])
     alg.update()
     optimizer = torch.optim.Adam(agent.parameters_to_train, lr=RATE)
     for _ in range(updates):
@@ -190,7 +202,7 @@ def check_learning(make: Callable[[int], BatchedEnv], hidden: list[int]) -> None
 
 
 def copy_weights(alg: Any, agent: PPO) -> None:
-    """Gives our networks rsl_rl's weights."""
+    """Give our networks the weights of rsl_rl."""
     actor: Any = agent.policy.network
     actor.net.load_state_dict(alg.actor.mlp.state_dict())
     agent.critic.net.load_state_dict(alg.critic.mlp.state_dict())  # type: ignore[union-attr]
@@ -200,14 +212,17 @@ def copy_weights(alg: Any, agent: PPO) -> None:
 def near(ours: Tensor, theirs: Tensor, what: str) -> None:
     """ValueError unless two tensors are alike to rounding."""
     if not torch.allclose(ours, theirs, rtol=1e-3, atol=1e-4):
-        raise ValueError(f"ppo: want the {what} of rsl_rl; got others by {(ours - theirs).abs().max():.2g}")
+        raise ValueError(f"ppo: {what} differ from those of rsl_rl by {(ours - theirs).abs().max():.2g}")
 
 
 # -- how fast --
 
 
 class InTurn(Callback):
-    """After every training step an iteration of the runner of rsl_rl; processor seconds of each."""
+    """Callback that runs an iteration of rsl_rl's runner after every training step.
+
+    It keeps the processor seconds of both.
+    """
 
     def __init__(self, runner: OnPolicyRunner) -> None:
         self.runner = runner
@@ -218,7 +233,7 @@ class InTurn(Callback):
         """The first turn begins."""
         self._begun = time.process_time()
 
-    def on_train_batch_end(self, *args: Any) -> None:
+    def on_train_batch_end(self, *args: object) -> None:
         """Ours is over, and theirs follows."""
         between = time.process_time()
         self.runner.learn(1)
@@ -231,7 +246,10 @@ class InTurn(Callback):
 def measure(
     make: Callable[[int], BatchedEnv], num_envs: int, hidden: list[int], turns: int, compiled: bool, warm: int = 3
 ) -> dict[str, float]:
-    """Samples per second of ours and of rsl_rl, by `turns` turns behind those that warm them up."""
+    """Measure samples per second of ours and of rsl_rl in `turns` turns.
+
+    The turns that warm both up do not count.
+    """
     torch.manual_seed(0)
     in_turn = InTurn(runner_of(make(num_envs), hidden))
     module = OnPolicy(
@@ -242,7 +260,8 @@ def measure(
         epochs=EPOCHS,
         minibatches=MINIBATCHES,
         max_grad_norm=NORM,
-        graph_updates=True,  # on a CPU the same operators, without Lightning between them
+        # On a CPU this runs the same operators, without Lightning between them.
+        graph_updates=True,
         torch_compile=compiled,
     )
     with tempfile.TemporaryDirectory() as folder:
@@ -259,14 +278,15 @@ def measure(
         ).fit(module, StepLoader(turns + warm))
     steps: Any = module.rollout._compiled
     if compiled and not (cast("CompiledLosses", module._losses).proven and steps.proven):
-        raise ValueError("ppo: want steps and losses that compile; got operators one by one")
+        raise ValueError("ppo: steps or losses ran their operators one by one, not compiled")
     kept = {"ours": in_turn.ours, "rsl_rl": in_turn.theirs}
     return {name: num_envs * STEPS / statistics.median(each[warm:]) for name, each in kept.items()}
 
 
-def row_of(make: Callable[[int], BatchedEnv], num_envs: int, hidden: list[int], turns: int) -> dict[str, Any]:
+def row_of(make: Callable[[int], BatchedEnv], num_envs: int, hidden: list[int], turns: int) -> JsonObject:
     """A line of the table."""
-    plain, compiled = (measure(make, num_envs, hidden, turns, way) for way in (False, True))
+    plain = measure(make, num_envs, hidden, turns, False)
+    compiled = measure(make, num_envs, hidden, turns, True)
     rates = plain | {"compiled": compiled["ours"]}
     return {name: round(rate) for name, rate in rates.items()} | {
         "ratio": round(plain["ours"] / plain["rsl_rl"], 2),

@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.result_types import JsonObject
 from torchrl_gpu.cli.packing.bench import ADD_MAX, TimedRow, measure
 from torchrl_gpu.cli.parser import OneLineParser, positive, whole
 from torchrl_gpu.evaluation.reports import write_json
@@ -38,7 +39,10 @@ def parser(program: str, description: str | None, *, seconds: float, repetitions
 
 
 def add_counts(parser: argparse.ArgumentParser, counts: Mapping[str, tuple[int | list[int], str]]) -> None:
-    """Adds options that take one or several numbers of at least 1: their defaults, and what `--help` says."""
+    """Add options that take one or several numbers of at least 1.
+
+    `counts` holds the default of each, and its help.
+    """
     for name, (default, said) in counts.items():
         several = "+" if isinstance(default, list) else None
         parser.add_argument(f"--{name}", nargs=several, type=whole(1), default=default, help=said)
@@ -54,19 +58,21 @@ class Measurement:
     """
 
     def __init__(self, benchmark: str, args: argparse.Namespace, device: torch.device) -> None:
-        self.args, self.device, self._started = args, device, time.perf_counter()
+        self.args = args
+        self.device = device
+        self._started = time.perf_counter()
         kept = keep_freed_memory()
-        self.result: dict[str, Any] = {
-            "benchmark": benchmark,
-            "machine": machine.describe(device) | {"keeps_freed_memory": kept},
-            "arguments": {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()},
-            "parity": [],
-            "sections": [],
-            "missing": [],
-        }
+        arguments = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
+        self.result: JsonObject = {"benchmark": benchmark}
+        self.result["machine"] = machine.describe(device) | {"keeps_freed_memory": kept}
+        self.result["arguments"] = arguments
+        self.result |= {"parity": [], "sections": [], "missing": []}
 
     def check(self, setting: str, difference: str, **more: Any) -> None:
-        """Keeps a comparison; "" says that nothing differs."""
+        """Keep a comparison.
+
+        A `difference` of "" says that nothing differs.
+        """
         self.result["parity"].append({"setting": setting, "difference": difference, **more})
 
     def refused(self, why: str = "a ratio between two different environments means nothing") -> bool:
@@ -80,13 +86,16 @@ class Measurement:
         return bool(failed)
 
     def take_turns(self, title: str, rows: Sequence[TimedRow]) -> None:
-        """Times rows in turn, each warm; what has failed a check is never timed."""
+        """Time rows in turn, each warm.
+
+        Rows that failed a check are never timed.
+        """
         assert not any(check["difference"] for check in self.result["parity"])
         with progress(title) as say:
             measure(rows, self.args.seconds, self.args.repetitions, on_row=say)
 
-    def finish(self) -> dict[str, Any]:
-        """Writes the JSON where one is asked for; the whole result."""
+    def finish(self) -> JsonObject:
+        """Return the whole result, and write it as JSON to `--output` if given."""
         self.result |= {"elapsed_s": time.perf_counter() - self._started} | machine.gpu_use(self.device)
         if self.args.output:
             write_json(self.args.output, self.result)
@@ -111,9 +120,7 @@ class Section:
     missing: dict[str, str] = field(default_factory=dict)
 
 
-def section(
-    title: str, unit: str, rows: list[TimedRow], bars: Mapping[str, float | None] | None = None
-) -> dict[str, Any]:
+def section(title: str, unit: str, rows: list[TimedRow], bars: Mapping[str, float | None] | None = None) -> JsonObject:
     """Rows as data, with ratios to the bars that there are.
 
     Args:
@@ -126,20 +133,13 @@ def section(
     data = []
     for row in rows:
         is_bar = row.name.startswith(("NumPy", "Jumanji", "ceiling"))
-        data.append(
-            {
-                "name": row.name,
-                "rate": row.rate,
-                "range": [min(row.rates), max(row.rates)],
-                "ratios": {} if is_bar else {key: row.rate / bar for key, bar in bars.items() if bar},
-                "threads": row.threads,
-                "notes": row.notes,
-                "calls": row.calls,
-                "results_per_call": row.per_call,
-                "seconds": row.seconds,
-            }
-            | row.extra
-        )
+        low = min(row.rates)
+        high = max(row.rates)
+        ratios = {} if is_bar else {key: row.rate / bar for key, bar in bars.items() if bar}
+        line = {"name": row.name, "rate": row.rate, "range": [low, high], "ratios": ratios}
+        line |= {"threads": row.threads, "notes": row.notes, "calls": row.calls}
+        line |= {"results_per_call": row.per_call, "seconds": row.seconds}
+        data.append(line | row.extra)
     return {"title": title, "unit": unit, "rows": data}
 
 
@@ -149,10 +149,10 @@ def _rates_of_others(rows: list[TimedRow]) -> dict[str, float | None]:
     return bars | {"jumanji_best": max((r for name, r in rates.items() if name.startswith("Jumanji")), default=None)}
 
 
-def show(result: dict[str, Any]) -> None:
-    """Prints every section, the machine, and what is missing."""
+def show(result: JsonObject) -> None:
+    """Print every section, the machine, and what is missing."""
     console = wide_console()
-    ceiling = next((r["rate"] for s in result["sections"] for r in s["rows"] if r["name"] == ADD_MAX), None)
+    ceiling = _rate_of(result["sections"], ADD_MAX)
     for each in result["sections"]:
         console.print(_table(each, ceiling))
     for line in result["missing"]:
@@ -161,21 +161,35 @@ def show(result: dict[str, Any]) -> None:
     console.print(machine_line(result), markup=False)
 
 
-def machine_line(result: dict[str, Any]) -> str:
+def machine_line(result: JsonObject) -> str:
     """The machine and the time of a measurement, in one line."""
     at = result["machine"]
-    return (
-        f"{at['device_name']}, {at['cores']} cores, torch {at['versions']['torch']} with {at['torch_threads']} threads,"
-        f" commit {at['commit'] or 'unknown'}, load {at['load_average'] or 0:.1f} before; GPU utilisation"
-        f" {result['gpu_utilisation']}, memory {result['gpu_memory']}; {result['elapsed_s']:.0f} s in all"
+    place = (
+        f"{at['device_name']}, {at['cores']} cores, torch {at['versions']['torch']} with {at['torch_threads']} threads"
     )
+    load = f"commit {at['commit'] or 'unknown'}, load {at['load_average'] or 0:.1f} before"
+    use = f"GPU utilisation {result['gpu_utilisation']}, memory {result['gpu_memory']}"
+    return f"{place}, {load}; {use}; {result['elapsed_s']:.0f} s in all"
+
+
+def _rate_of(sections: list[JsonObject], name: str) -> float | None:
+    """Return the rate of the first row of a name."""
+    for section in sections:
+        for row in section["rows"]:
+            if row["name"] == name:
+                rate: float = row["rate"]
+                return rate
+    return None
 
 
 _RATIOS = {"loop": "numpy_loop", "box loop": "numpy_box_loop", "windows": "numpy_windows", "Jumanji": "jumanji_best"}
 
 
-def _table(data: dict[str, Any], ceiling: float | None) -> Table:
-    shown = {name: key for name, key in _RATIOS.items() if any(row["ratios"].get(key) for row in data["rows"])}
+def _table(data: JsonObject, ceiling: float | None) -> Table:
+    measured: set[str] = set()
+    for row in data["rows"]:
+        measured |= {key for key, ratio in row["ratios"].items() if ratio}
+    shown = {name: key for name, key in _RATIOS.items() if key in measured}
     table = Table(title=f"{data['title']}, {data['unit']}", title_justify="left")
     table.add_column("", no_wrap=True)
     for heading in ("median", "range", *(f"× {name}" for name in shown), "s", "threads"):
@@ -185,16 +199,11 @@ def _table(data: dict[str, Any], ceiling: float | None) -> Table:
         notes = [row["notes"]] if row["notes"] else []
         if "add_max_per_object" in row and ceiling:
             notes.append(f"{row['rate'] * row['add_max_per_object'] / ceiling:.0%} of the add-max ceiling")
-        ratios = (row["ratios"].get(key) for key in shown.values())
-        table.add_row(
-            row["name"],
-            number(row["rate"]),
-            "–".join(map(number, row["range"])),
-            *("" if ratio is None else number(ratio) for ratio in ratios),
-            f"{sum(row['seconds']):.1f}",
-            row["threads"],
-            "; ".join(notes),
-        )
+        spread = "–".join(map(number, row["range"]))
+        ratios = [row["ratios"].get(key) for key in shown.values()]
+        cells = ["" if ratio is None else number(ratio) for ratio in ratios]
+        seconds = f"{sum(row['seconds']):.1f}"
+        table.add_row(row["name"], number(row["rate"]), spread, *cells, seconds, row["threads"], "; ".join(notes))
     return table
 
 

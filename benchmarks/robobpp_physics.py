@@ -1,4 +1,6 @@
-"""RoboBPP's Physics Pack (arXiv 2512.04415): pallets carried out box by box in PyBullet, and in MuJoCo beside it.
+"""RoboBPP's Physics Pack (arXiv 2512.04415) in PyBullet and MuJoCo.
+
+Plans of pallets are carried out box by box.
 
 The rules are those of `packsim` 0.0.4 (`Pack_Env.place_at` and `main`), whose box, friction and layout are read from
 the installed package; its import wants OMPL, so they are carried out here. Of a placement everything is simulated but
@@ -32,6 +34,7 @@ import numpy as np
 import torch
 from rich.table import Table
 
+from benchmarks.result_types import JsonObject
 from torchrl_gpu.cli.parser import OneLineParser, positive, whole
 from torchrl_gpu.envs.packing.items.factories import DATA, data_folder
 from torchrl_gpu.envs.packing.types import STABILITY_RULES
@@ -40,14 +43,27 @@ from torchrl_gpu.evaluation.reports import write_json
 from torchrl_gpu.system import machine
 from torchrl_gpu.system.console import progress_bar, wide_console
 
-HZ, GRAVITY, MASS_KG, FRICTION = 240, 9.8, 0.5, 1.0
-LAYOUT = 1.02  # a box takes this times its cells: a gap of 0.2 mm a centimetre
-SLAB_M, WALL_M = 0.002, 0.002
-SLAB_AT, ORIGIN_Z = 0.025, 0.045  # heights of the slab's middle, and of what a plan counts from, metres
-START_M, LOWERED_M = -0.002, 0.001  # of a box above its place and half its height, and in a step
-WATCHED, RESTED = 200, 2020  # steps behind a placement whose speeds count, and those that follow
-COLLAPSED_M = {"repetitive": 0.07, "diverse": 0.04, "boards": 0.07}  # along x or y
-FAR = 0.7  # of these, beyond which a placement that is tried beforehand is not made
+HZ = 240
+GRAVITY = 9.8
+MASS_KG = 0.5
+FRICTION = 1.0
+# A box takes its cells times this: a gap of 0.2 mm a centimetre.
+LAYOUT = 1.02
+SLAB_M = 0.002
+WALL_M = 0.002
+# Heights of the middle of the slab, and of what a plan counts from, metres.
+SLAB_AT = 0.025
+ORIGIN_Z = 0.045
+# A box starts at its place and half its height, and this much above. It is lowered by so much in a step.
+START_M = -0.002
+LOWERED_M = 0.001
+# Steps after a placement whose speeds count, and those that follow.
+WATCHED = 200
+RESTED = 2020
+# Displacement along x or y at which a pallet has collapsed, metres.
+COLLAPSED_M = {"repetitive": 0.07, "diverse": 0.04, "boards": 0.07}
+# Share of it beyond which a placement that was tried in advance is not made.
+FAR = 0.7
 # Of these, by how much further a placement moves a box than the one before it did: a pile creeps by itself, too.
 GROWTHS = 0.05, 0.1, 0.2, 0.4
 PRINTED = {
@@ -58,10 +74,17 @@ PRINTED = {
 
 
 class Box(NamedTuple):
-    """A box of a plan, metres; its corner is that of its cells."""
+    """A box of a plan, metres.
 
-    sides: tuple[float, float, float]  # true, as it is turned
-    cells: tuple[float, float]  # length and width of its cells
+    Attributes:
+
+        sides: True sides, as the box is turned.
+        cells: Length and width of its cells.
+        corner: That of its cells.
+    """
+
+    sides: tuple[float, float, float]
+    cells: tuple[float, float]
     corner: tuple[float, float, float]
 
 
@@ -69,7 +92,8 @@ class Pallet(NamedTuple):
     """A plan, in the order of packing."""
 
     data: str
-    size: tuple[float, float, float]  # of the container, metres
+    # Of the container, metres.
+    size: tuple[float, float, float]
     boxes: tuple[Box, ...]
 
     def utilization(self, number: int) -> float:
@@ -77,7 +101,10 @@ class Pallet(NamedTuple):
         return float(sum(np.prod(box.sides) for box in self.boxes[:number]) / np.prod(self.size))
 
     def target(self, box: Box) -> np.ndarray:
-        """Middle of a box's cells as packsim lays them out, mirrored in x and y; metres (2,) from the slab's origin."""
+        """Return the middle of a box's cells as packsim lays them out, metres, (2,).
+
+        It is mirrored in x and y, and counts from the slab's origin.
+        """
         corner, cells = np.array(box.corner[:2]), np.array(box.cells)
         return (np.array(self.size[:2]) - corner - cells / 2) * LAYOUT
 
@@ -90,7 +117,10 @@ class Pallet(NamedTuple):
 
 
 def pallets(data: str, word: str, rule: Mapping[str, Any], number: int) -> list[Pallet]:
-    """Plans of the first sequences of a protocol's suite by a policy, under a rule, arguments of `PackingEnv`."""
+    """Plan the first sequences of a protocol's suite by a policy.
+
+    The rule is one of arguments of `PackingEnv`.
+    """
     from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
 
     suite = ProtocolSuite(data, number, rule=rule, device="cpu")
@@ -128,12 +158,17 @@ class Rehearsal(NamedTuple):
     """Plans whose every placement is the best that moves no box far in an engine."""
 
     data: str
-    word: str  # of a policy that values placements
+    # Name or file of a policy that values placements.
+    word: str
     rule: Mapping[str, Any]
-    most: int  # placements of a box that are tried, the best first; where all move one, the plan ends
+    # Placements of a box that are tried, the best first. The plan ends where all of them move a box.
+    most: int
     engine: str
-    far: float  # of the distance at which a pallet ends: where a placement moves a box beyond that, it is not made
-    gently: bool  # the first is made that moves no box by more than the least of `GROWTHS` that one keeps
+    # Share of the distance at which a pallet has collapsed. A placement that moves a box further is not made.
+    far: float
+    # Whether the first placement is made that moves no box by more than the least of `GROWTHS` that any placement
+    # keeps.
+    gently: bool
 
     def __call__(self, number: int) -> Pallet:
         """The plan of sequence `number`.
@@ -148,19 +183,20 @@ class Rehearsal(NamedTuple):
         env = ProtocolSuite(self.data, 1, first=number, rule=self.rule, include=include, device="cpu").env
         policy, shown = _policy(self.word, env), env.reset()
         if "action_value" not in policy.out_keys:
-            wanted = "--rehearsed wants a policy that values placements"
-            raise ValueError(f"robobpp_physics: {wanted}; got {self.word}")
+            raise ValueError(f"robobpp_physics: --rehearsed needs a policy that values placements, not {self.word}")
         items = torch.cat([shown["item_id"][0], shown["future_items"][0]])[: env.num_items]
         true = env.items.true_sides(env.bin) / 100
         grid = env.bin.grid[0] * env.bin.grid[1]
-        with _pile(self.engine, Pallet(self.data, env.bin.size, ()), true[items.numpy()].tolist()) as pile:
-            shifts = growth = np.zeros((0, 2))  # of the boxes of the pile, and with the last of them
+        with open_pile(self.engine, Pallet(self.data, env.bin.size, ()), true[items.numpy()].tolist()) as pile:
+            # Of the boxes of the pile, and those that the last box added.
+            shifts = growth = np.zeros((0, 2))
             for item in items:
                 ranked = policy(shown)["action_value"][0].topk(self.most).indices
                 ranked = ranked[shown["action_mask"][0, ranked]]
                 base = shown["z_map"].flatten()[ranked]
                 tried = placed_at(item.expand(len(ranked)), ranked // grid, ranked % grid, base, env.catalogue, env.bin)
-                boxes = [_box(env, true, *each) for each in zip(*(each.tolist() for each in tried), strict=True)]
+                columns = [each.tolist() for each in tried]
+                boxes = [_box(env, true, *row) for row in zip(*columns, strict=True)]
                 found = []
                 for number, box in enumerate(boxes):
                     moved = pile.tried(box)
@@ -190,8 +226,8 @@ def _with_new(shifts: np.ndarray) -> np.ndarray:
 # -- PyBullet --------------------------------------------------------------------------------------------------------
 
 
-def in_bullet(pallet: Pallet) -> dict[str, Any]:
-    """Carries out a plan until it is done or a box has been displaced too far; see the module.
+def in_bullet(pallet: Pallet) -> JsonObject:
+    """Carry out a plan until it is done, or a box has been displaced too far.
 
     Returns:
         `placed` boxes that count, whether it `collapsed`, the box that did (`fallen`) and how far (`moved_m`), the
@@ -199,9 +235,12 @@ def in_bullet(pallet: Pallet) -> dict[str, Any]:
         `local_max_m`, after the last placement that counts, and the height above its plan at which each box was
         released, `released_m`.
     """
-    with _pile("bullet", pallet) as pile:
-        moved, statics, local = np.zeros((1, 2)), [], np.zeros(1)
-        which, placed = None, len(pallet.boxes)
+    with open_pile("bullet", pallet) as pile:
+        moved = np.zeros((1, 2))
+        statics = []
+        local = np.zeros(1)
+        which = None
+        placed = len(pallet.boxes)
         for number, box in enumerate(pallet.boxes):
             moved = pile.put(box)
             if moved.max() > COLLAPSED_M[pallet.data]:
@@ -209,23 +248,21 @@ def in_bullet(pallet: Pallet) -> dict[str, Any]:
                 break
             statics.append(pile.static)
             local = moved.sum(1)
-    return {
-        "placed": placed,
-        "collapsed": which is not None,
-        "fallen": which,
-        "moved_m": float(moved.max()),
-        "static_stability": float(np.mean(statics)) if statics else None,
-        "local_mean_m": float(local.mean()),
-        "local_max_m": float(local.max()),
-        "released_m": pile.released,
-    }
+    result = {"placed": placed, "collapsed": which is not None, "fallen": which, "moved_m": float(moved.max())}
+    result["static_stability"] = float(np.mean(statics)) if statics else None
+    result |= {"local_mean_m": float(local.mean()), "local_max_m": float(local.max())}
+    result["released_m"] = pile.released
+    return result
 
 
 @contextmanager
-def _pile(engine: str, pallet: Pallet, sides: Sequence[Sequence[float]] = ()) -> Iterator[Any]:
-    """An empty pallet in an engine; MuJoCo wants the sides of all boxes to come, metres, turned or not."""
+def open_pile(engine: str, pallet: Pallet, sides: Sequence[Sequence[float]] = ()) -> Iterator[Any]:
+    """Open an empty pallet in an engine.
+
+    MuJoCo needs the sides of all boxes to come, metres, turned or not.
+    """
     if engine == "mujoco":
-        yield _MujocoPile(pallet, sides)
+        yield MujocoPile(pallet, sides)
         return
     import pybullet as bullet
 
@@ -245,24 +282,34 @@ class _BulletPile:
         self.template = (
             (models / "box-template-tex.urdf").read_text(encoding="utf-8").replace("FILE_PATH0", str(models))
         )
-        self.bullet, self.pallet, self.file = bullet, pallet, str(folder / "box.urdf")
-        bullet.setPhysicsEngineParameter(enableFileCaching=0)  # every box is another one under the same name
+        self.bullet = bullet
+        self.pallet = pallet
+        self.file = str(folder / "box.urdf")
+        # Every box is another one in a file of the same name.
+        bullet.setPhysicsEngineParameter(enableFileCaching=0)
         bullet.setTimeStep(1 / HZ)
         bullet.setGravity(0, 0, -GRAVITY)
         floor = bullet.createCollisionShape(bullet.GEOM_BOX, halfExtents=(100, 100, 5))
         bullet.changeDynamics(
             bullet.createMultiBody(0, floor, basePosition=(0, 0, -5.001)), -1, lateralFriction=FRICTION
         )
-        length, width = (side * (2 * LAYOUT - 1) + 2 * WALL_M for side in pallet.size[:2])
+        length = pallet.size[0] * (2 * LAYOUT - 1) + 2 * WALL_M
+        width = pallet.size[1] * (2 * LAYOUT - 1) + 2 * WALL_M
         self._add((length, width, SLAB_M), (pallet.size[0] / 2 + WALL_M, pallet.size[1] / 2 + WALL_M, SLAB_AT), 0)
         self.bodies: list[int] = []
         self.targets = np.zeros((0, 2))
         self.released: list[float] = []
-        self.static = 0.0  # static stability of the last placement
+        # Static stability of the last placement.
+        self.static = 0.0
 
     def put(self, box: Box) -> np.ndarray:
-        """Lowers the next box to its place and waits; shifts of all, (B, 2) metres."""
-        bullet, height, (x, y) = self.bullet, box.sides[2], self.pallet.target(box)
+        """Lower the next box to its place and wait.
+
+        Returns the shifts of all boxes, (B, 2) metres.
+        """
+        bullet = self.bullet
+        height = box.sides[2]
+        x, y = self.pallet.target(box)
         z = ORIGIN_Z + (box.corner[2] + height) * LAYOUT + START_M
         body = self._add(box.sides, (x, y, z), MASS_KG)
         while not bullet.getContactPoints(body):
@@ -279,20 +326,25 @@ class _BulletPile:
         return np.asarray(np.abs(found - self.targets))
 
     def tried(self, box: Box) -> np.ndarray:
-        """Shifts that `put` would give, from a copy of the process: what PyBullet restores creeps otherwise."""
+        """Return the shifts that `put` would give, from a copy of the process.
+
+        PyBullet cannot restore a state without creep.
+        """
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
             try:
-                os.write(write, self.put(box).tobytes())  # less than a pipe holds
+                # It is less than a pipe holds.
+                os.write(write, self.put(box).tobytes())
             finally:
-                os._exit(0)  # whatever happens: there is one process that goes on
+                # Whatever happens, only the process that was copied goes on.
+                os._exit(0)
         os.close(write)
         with open(read, "rb") as pipe:
             found = np.frombuffer(pipe.read()).reshape(-1, 2)
         os.waitpid(child, 0)
         if len(found) != len(self.bodies) + 1:
-            raise RuntimeError("robobpp_physics: want the shifts of a box that was tried; its process ended without")
+            raise RuntimeError("robobpp_physics: the process that tried a box ended without its shifts")
         return found
 
     def _add(self, sides: Sequence[float], where: Sequence[float], mass: float) -> int:
@@ -306,7 +358,10 @@ class _BulletPile:
 
 
 def _static_stability(bullet: Any, bodies: list[int]) -> float:
-    """Static stability of a placement, 0 to 1, from the largest speeds of any box in the steps that follow."""
+    """Return the static stability of a placement, 0 to 1.
+
+    It comes from the largest speeds of any box in the steps that follow.
+    """
     linear = angular = 0.0
     for _ in range(WATCHED):
         bullet.stepSimulation()
@@ -320,9 +375,12 @@ def _static_stability(bullet: Any, bodies: list[int]) -> float:
 # -- MuJoCo ----------------------------------------------------------------------------------------------------------
 
 
-def in_mujoco(pallet: Pallet) -> dict[str, Any]:
-    """Carries out the same plan in MuJoCo: a box enters at its planned place, all go on until they rest."""
-    pile, moved = _MujocoPile(pallet, [box.sides for box in pallet.boxes]), np.zeros((1, 2))
+def in_mujoco(pallet: Pallet) -> JsonObject:
+    """Carry out the same plan in MuJoCo.
+
+    A box enters at its planned place, and all move until they rest.
+    """
+    pile, moved = MujocoPile(pallet, [box.sides for box in pallet.boxes]), np.zeros((1, 2))
     for number, box in enumerate(pallet.boxes):
         moved = pile.put(box)
         if moved.max() > COLLAPSED_M[pallet.data]:
@@ -335,7 +393,7 @@ def in_mujoco(pallet: Pallet) -> dict[str, Any]:
     return {"placed": len(pallet.boxes), "collapsed": False, "fallen": None, "moved_m": float(moved.max())}
 
 
-class _MujocoPile:
+class MujocoPile:
     """Boxes of known sides, metres, on a pallet in MuJoCo, put down in this order."""
 
     def __init__(self, pallet: Pallet, sides: Sequence[Sequence[float]]) -> None:
@@ -345,17 +403,24 @@ class _MujocoPile:
         from torchrl_gpu.system.extras import load_mujoco
 
         solids = tuple(Solid.of_box(str(i), np.array(each)) for i, each in enumerate(sides))
-        poses = (Pose(0, np.eye(3), np.zeros(3)),) * len(solids)  # all are parked
+        # All are parked.
+        poses = (Pose(0, np.eye(3), np.zeros(3)),) * len(solids)
         length, width, height = pallet.size
         slab = length * LAYOUT, width * LAYOUT, height
         plan = PackingPlan(solids, poses, slab, walls=False, masses=(MASS_KG,) * len(solids))
-        self.pallet, self.sides, self.targets = pallet, sides, np.zeros((0, 2))
+        self.pallet = pallet
+        self.sides = sides
+        self.targets = np.zeros((0, 2))
         self.model = model_of(plan, friction=FRICTION, parked=True)
         self.data = load_mujoco().MjData(self.model)
-        self.found: dict[Box, tuple[np.ndarray, tuple[np.ndarray, ...]]] = {}  # by trials of the next box
+        # Results of trials of the next box.
+        self.found: dict[Box, tuple[np.ndarray, tuple[np.ndarray, ...]]] = {}
 
     def put(self, box: Box, seconds: float = 2.0) -> np.ndarray:
-        """Puts the next box at its place; shifts of all, (B, 2) metres."""
+        """Put the next box at its place.
+
+        Returns the shifts of all boxes, (B, 2) metres.
+        """
         from torchrl_gpu.envs.packing.physics.simulate import run
 
         if box in self.found:
@@ -364,7 +429,8 @@ class _MujocoPile:
             self.found = {}
             return moved
         number, target = len(self.targets), self.pallet.target(box)
-        half = 0.0 if tuple(self.sides[number]) == tuple(box.sides) else np.pi / 4  # of a quarter turn
+        # Half the angle of a quarter turn.
+        half = 0.0 if tuple(self.sides[number]) == tuple(box.sides) else np.pi / 4
         pose = *target, box.corner[2] + box.sides[2] / 2, np.cos(half), 0.0, 0.0, np.sin(half)
         self.data.qpos[7 * number : 7 * number + 7] = pose
         self.data.qvel[6 * number : 6 * number + 6] = 0.0
@@ -373,7 +439,10 @@ class _MujocoPile:
         return np.asarray(np.abs(self.data.xpos[1 : number + 2, :2] - self.targets))
 
     def tried(self, box: Box) -> np.ndarray:
-        """Shifts that `put` will give; the pile stays as it is."""
+        """Return the shifts that `put` will give.
+
+        The pile stays unchanged.
+        """
         before = self._state()
         moved = self.put(box)
         self.found[box] = moved, self._state()
@@ -387,7 +456,7 @@ class _MujocoPile:
         self.targets, self.data.qpos[:], self.data.qvel[:], self.data.qacc_warmstart[:] = state
 
 
-ENGINES: dict[str, Callable[[Pallet], dict[str, Any]]] = {"bullet": in_bullet, "mujoco": in_mujoco}
+ENGINES: dict[str, Callable[[Pallet], JsonObject]] = {"bullet": in_bullet, "mujoco": in_mujoco}
 
 
 # -- all of them -----------------------------------------------------------------------------------------------------
@@ -396,8 +465,8 @@ ENGINES: dict[str, Callable[[Pallet], dict[str, Any]]] = {"bullet": in_bullet, "
 def main(argv: list[str]) -> None:
     args = _parser().parse_args(argv)
     if "bullet" in (*args.engines, args.rehearsed_in) and importlib.util.find_spec("pybullet") is None:
-        raise ModuleNotFoundError("robobpp_physics: want PyBullet, pip install pybullet; got an install without it")
-    result: dict[str, Any] = {"benchmark": "robobpp_physics", "runs": {}}
+        raise ModuleNotFoundError("robobpp_physics: PyBullet is not installed: pip install pybullet")
+    result: JsonObject = {"benchmark": "robobpp_physics", "runs": {}}
     if args.output.exists():
         result |= json.loads(args.output.read_text(encoding="utf-8"))
     result["machine"] = machine.describe(torch.device("cpu"))
@@ -405,7 +474,7 @@ def main(argv: list[str]) -> None:
     rule = {"stability": args.stability} | {name: value for name, value in given.items() if value is not None}
     how = f"{'gently ' * args.gently}rehearsed {args.rehearsed} in {args.rehearsed_in}"
     tried = [how if args.far == FAR else f"{how} to {args.far:g}"] if args.rehearsed else []
-    tasks: list[tuple[str, int, Pallet | Rehearsal, dict[str, Any], list[str]]] = []
+    tasks: list[tuple[str, int, Pallet | Rehearsal, JsonObject, list[str]]] = []
     for data in args.data:
         for word in args.policy:
             name = " / ".join([data, word, *(str(value) for value in rule.values()), *tried])
@@ -427,8 +496,8 @@ def main(argv: list[str]) -> None:
 
 
 def _carry_out(
-    task: tuple[str, int, Pallet | Rehearsal, dict[str, Any], list[str]],
-) -> tuple[str, int, dict[str, Any]]:
+    task: tuple[str, int, Pallet | Rehearsal, JsonObject, list[str]],
+) -> tuple[str, int, JsonObject]:
     name, i, plan, done, engines = task
     pallet = plan(i) if isinstance(plan, Rehearsal) else plan
     row = {"sha256": pallet.sha256, "boxes": len(pallet.boxes), "math": pallet.utilization(len(pallet.boxes))}
@@ -442,7 +511,10 @@ def _carry_out(
 
 
 def table(runs: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Physics Pack of every run by each engine, and how often both say the same of a pallet."""
+    """Show the Physics Pack of every run by each engine.
+
+    It also shows how often both engines give the same result for a pallet.
+    """
     shown = Table(title="RoboBPP, Physics Pack", title_justify="left")
     for column in ("data / policy / rule", "Math", "engine", "pallets", "Physics", "collapsed", "static", "cm", "s"):
         shown.add_column(column, no_wrap=True)
@@ -453,22 +525,21 @@ def table(runs: Mapping[str, Mapping[str, Any]]) -> Table:
                 continue
             static = [each["static_stability"] for each in found if each.get("static_stability") is not None]
             local = [100 * each["local_mean_m"] for each in found if "local_mean_m" in each]
-            shown.add_row(
-                name,
-                _share([row["math"] for row in rows.values() if engine in row]),
-                engine,
-                str(len(found)),
-                _share([each["utilization"] for each in found]),
-                str(sum(each["collapsed"] for each in found)),
-                f"{np.mean(static):.2f}" if static else "–",
-                f"{np.mean(local):.2f}" if local else "–",
-                f"{np.mean([each['seconds'] for each in found]):.1f}",
-            )
+            seconds = [each["seconds"] for each in found]
+            planned = _share([row["math"] for row in rows.values() if engine in row])
+            carried_out = _share([each["utilization"] for each in found])
+            collapsed = str(sum(each["collapsed"] for each in found))
+            means = [_mean(static), _mean(local), f"{np.mean(seconds):.1f}"]
+            shown.add_row(name, planned, engine, str(len(found)), carried_out, collapsed, *means)
         both = [row for row in rows.values() if set(ENGINES) <= row.keys()]
         if both:
             same = sum(row["bullet"]["placed"] == row["mujoco"]["placed"] for row in both)
             shown.add_row(name, "", "the same box falls", f"{same} of {len(both)}")
     return shown
+
+
+def _mean(values: list[float]) -> str:
+    return f"{np.mean(values):.2f}" if values else "–"
 
 
 def _share(values: list[float]) -> str:

@@ -1,4 +1,6 @@
-"""A program with pictures, for `benchmarks/streaming.py`: serves frames of a given size in JPEG, and says how it fares.
+"""A program with pictures, for `benchmarks/streaming.py`.
+
+It serves frames of a given size in JPEG, and reports on itself.
 
 Prints a JSON line when it serves, whenever the number of viewers changes and each second; ends with its input.
 """
@@ -19,11 +21,12 @@ import numpy as np
 
 from torchrl_gpu.streaming import StreamServer
 
-QUALITY = 80  # of the server's JPEGs
+# Of the server's JPEGs.
+QUALITY = 80
 
 
 def main() -> None:
-    """Publishes at a steady rate until nobody writes to it any more."""
+    """Publish at a steady rate until nobody writes to it any more."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kilobytes", type=float, default=50.0, help="of a frame in JPEG")
     parser.add_argument("--fps", type=float, default=30.0)
@@ -41,7 +44,10 @@ def main() -> None:
 
 def publish(server: StreamServer, frames: list[np.ndarray], fps: float, ended: threading.Event) -> None:
     """A frame at each tick of a clock, whether anybody watches or not."""
-    begin, watchers, told, count = time.perf_counter(), -1, 0.0, 0
+    begin = time.perf_counter()
+    watchers = -1
+    told = 0.0
+    count = 0
     while not ended.is_set():
         server.publish(frames[count % len(frames)], meta={"step": count})
         count += 1
@@ -53,13 +59,17 @@ def publish(server: StreamServer, frames: list[np.ndarray], fps: float, ended: t
 
 
 def noisy_frames(kilobytes: float, number: int = 16) -> tuple[list[np.ndarray], int]:
-    """Pictures of 640×480 that are about so large in JPEG, and how large the first one is, bytes."""
+    """Draw pictures of 640×480 of about a given size in JPEG.
+
+    Also returns the size of the first one, bytes.
+    """
     rng = np.random.default_rng(0)
     rows, columns = np.mgrid[:480, :640]
     smooth = np.stack([rows / 2, columns / 3, (rows + columns) / 5], -1)
     noise = rng.normal(size=(number, 480, 640, 3))
     low, high = 0.0, 100.0
-    for _ in range(12):  # the size grows with the noise
+    # The size grows with the noise.
+    for _ in range(12):
         middle = (low + high) / 2
         size = jpeg_bytes(smooth + middle * noise[0])
         low, high = (middle, high) if size < 1000 * kilobytes else (low, middle)
@@ -68,7 +78,7 @@ def noisy_frames(kilobytes: float, number: int = 16) -> tuple[list[np.ndarray], 
 
 
 def jpeg_bytes(frame: np.ndarray) -> int:
-    """Bytes of a frame in JPEG."""
+    """Return the bytes of a frame in JPEG."""
     pixels = np.clip(frame, 0, 255).astype(np.uint8)
     return len(cv2.imencode(".jpg", pixels[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, QUALITY])[1])
 

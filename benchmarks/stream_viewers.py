@@ -1,4 +1,6 @@
-"""Viewers of a stream, for `benchmarks/streaming.py`: some paint at once, some take long, some are dead.
+"""Viewers of a stream, for `benchmarks/streaming.py`.
+
+Some paint at once, some take long, and some are dead.
 
 With `--seconds` prints one JSON line with what each saw; without, watches while its input says `on`, and says `off`.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import base64
+import itertools
 import json
 import os
 import socket
@@ -46,7 +49,10 @@ async def watch(
 
 
 def join_and_never_read(url: str, stream: str) -> socket.socket:
-    """A connection that asks for pictures and then does nothing, as one whose machine sleeps."""
+    """Open a connection that asks for pictures and then does nothing.
+
+    A machine that went to sleep does so.
+    """
     address = urlsplit(url)
     assert address.hostname
     assert address.port
@@ -56,7 +62,8 @@ def join_and_never_read(url: str, stream: str) -> socket.socket:
         f"GET /ws HTTP/1.1\r\nHost: {address.netloc}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         f"Sec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n\r\n".encode()
     )
-    joined.recv(4)  # the first bytes of the answer, so that it has been accepted
+    # The first bytes of the answer say that the connection has been accepted.
+    joined.recv(4)
     text = json.dumps({"type": "watch", "stream": stream, "codec": "jpeg", "fps": None}).encode()
     mask = os.urandom(4)
     joined.sendall(bytes([0x81, 0x80 | len(text)]) + mask + bytes(c ^ mask[i % 4] for i, c in enumerate(text)))
@@ -82,14 +89,14 @@ async def measure(args: argparse.Namespace) -> dict[str, Any]:
         await asyncio.gather(*tasks, return_exceptions=True)
     for each in dead:
         each.close()
-    counted = [[age for at, age in each if begin <= at < end] for each in seen]
-    return {
-        "begin": begin,
-        "end": end,
-        "joined": joined,
-        "fps": [len(each) / (end - begin) for each in counted],
-        "ages_ms": sorted(1e3 * age for each in counted for age in each),
-    }
+
+    def counted_ages(pictures: list[tuple[float, float]]) -> list[float]:
+        return [age for at, age in pictures if begin <= at < end]
+
+    counted = [counted_ages(pictures) for pictures in seen]
+    ages = sorted(1e3 * age for age in itertools.chain.from_iterable(counted))
+    fps = [len(each) / (end - begin) for each in counted]
+    return {"begin": begin, "end": end, "joined": joined, "fps": fps, "ages_ms": ages}
 
 
 def _join(args: argparse.Namespace) -> list[socket.socket]:
@@ -97,7 +104,10 @@ def _join(args: argparse.Namespace) -> list[socket.socket]:
 
 
 async def take_turns(args: argparse.Namespace) -> None:
-    """One viewer that comes and goes as the lines of the input say; prints how many pictures it saw each time."""
+    """Let one viewer come and go as the lines of the input say.
+
+    Each time it prints how many pictures it saw.
+    """
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     task, seen = None, []

@@ -1,4 +1,6 @@
-"""The cost of viewers, and the pictures that they get: `python benchmarks/streaming.py`.
+"""The cost of viewers, and the pictures that they get.
+
+`python benchmarks/streaming.py`
 
 Server, viewers and training are processes of their own on this machine, over loopback. Frames are 640×480 at 30 a
 second, 50 KB each in JPEG. The last part trains packing_dqn.yaml while a viewer comes and goes: stretches with and
@@ -24,7 +26,8 @@ from typing import Any
 
 HERE = Path(__file__).parent
 HEARTBEAT_S = 5.0
-REPLAY_S = 10.0  # of the server: its memory grows until so much is kept
+# Of the server: its memory grows until it keeps so many seconds.
+REPLAY_S = 10.0
 PACKAGES = ("aiohttp", "av", "opencv-python-headless", "lightning")
 
 
@@ -69,7 +72,8 @@ def main(argv: list[str]) -> None:
     parser.add_argument("--pairs", type=int, default=10, help="stretches of training with and without a viewer")
     parser.add_argument("--stretch_s", type=float, default=6.0, help="about how long one takes")
     args = parser.parse_args(argv)
-    os.environ.setdefault("RL_LOGGING_LEVEL", "WARNING")  # torchrl announces every buffer that it allocates
+    # torchrl announces every buffer that it allocates.
+    os.environ.setdefault("RL_LOGGING_LEVEL", "WARNING")
     started = time.perf_counter()
     result: dict[str, Any] = {"command": "python benchmarks/streaming.py", "machine": describe(), "parts": {}}
     rows: list[Row] = []
@@ -119,7 +123,10 @@ def measure_viewers(args: argparse.Namespace) -> tuple[list[Row], dict[str, Any]
 
 
 def measure_dead(args: argparse.Namespace) -> tuple[list[Row], dict[str, Any]]:
-    """The same beside some that join and never read; when they are gone, as many again."""
+    """Measure viewers next to some that join and never read.
+
+    When those are gone, as many join again.
+    """
     with Source(args) as source:
         words = ["--live", str(args.viewers), "--dead", str(args.dead), "--settle_s", str(REPLAY_S + 3.0)]
         words += ["--wave_s", str(2.2 * HEARTBEAT_S)]
@@ -128,11 +135,10 @@ def measure_dead(args: argparse.Namespace) -> tuple[list[Row], dict[str, Any]]:
         growth = source.rss_mb(seen["begin"], seen["end"]) - before
         gone = source.seconds_until(args.viewers, seen["joined"][0], seen["end"])
     seen["ages_ms"] = quantiles(seen["ages_ms"])
-    rows = [
-        Row(f"slowest of them beside {args.dead} dead", min(seen["fps"]), "pictures/s", 29.5, least=True),
-        Row(f"memory of the server in {args.seconds:g} s", growth, "MB", 10.0),
-        Row("until the dead are gone", gone, "s", 2 * HEARTBEAT_S, notes=f"two heartbeats of {HEARTBEAT_S:g} s"),
-    ]
+    slowest = Row(f"slowest of them beside {args.dead} dead", min(seen["fps"]), "pictures/s", 29.5, least=True)
+    memory = Row(f"memory of the server in {args.seconds:g} s", growth, "MB", 10.0)
+    notes = f"two heartbeats of {HEARTBEAT_S:g} s"
+    rows = [slowest, memory, Row("until the dead are gone", gone, "s", 2 * HEARTBEAT_S, notes=notes)]
     return rows, seen | {"rss_before_mb": before, "rss_growth_mb": growth, "said": source.said}
 
 
@@ -159,7 +165,10 @@ class Source:
         self.said: list[dict[str, Any]] = []
 
     def viewers(self, *words: str) -> dict[str, Any]:
-        """Pictures that viewers see, who are a process of their own, too; then the server's own account."""
+        """Return the pictures that viewers in a process of their own see.
+
+        The server's own account follows.
+        """
         command = [sys.executable, str(HERE / "stream_viewers.py"), self.url, *words]
         seen: dict[str, Any] = json.loads(
             subprocess.run(
@@ -182,7 +191,10 @@ class Source:
         return (within[-1]["cpu_s"] - within[0]["cpu_s"]) / (within[-1]["at"] - within[0]["at"])
 
     def seconds_until(self, watchers: int, begin: float, end: float) -> float:
-        """From `begin`, when more had come, until so few watch again; infinite where that was not before `end`."""
+        """Return the seconds from `begin` until no more than so many watch again.
+
+        It is infinite where that does not happen before `end`.
+        """
         later = [each for each in self.said if begin <= each["at"] <= end]
         return next((each["at"] - begin for each in later if each["watchers"] <= watchers), float("inf"))
 
@@ -196,7 +208,8 @@ class Source:
 
     def __exit__(self, *_: object) -> None:
         self.process.terminate()
-        with self.process:  # closes its pipes and waits
+        # This closes the pipes of the process and waits.
+        with self.process:
             pass
 
 
@@ -232,7 +245,7 @@ def measure_hook(args: argparse.Namespace) -> tuple[list[Row], dict[str, Any]]:
 
 
 def idle_module() -> Any:
-    """A module that does nothing but hold the environment of packing_dqn.yaml in small."""
+    """Build a module that only holds a small environment of packing_dqn.yaml."""
     import torch
     from lightning.pytorch import LightningModule
 
@@ -255,12 +268,16 @@ def idle_module() -> Any:
 
 
 def measure_training(args: argparse.Namespace) -> tuple[list[Row], dict[str, Any]]:
-    """Training steps a second with a viewer against without, stretch by stretch in one run."""
+    """Measure training steps a second with a viewer against without.
+
+    Both are measured stretch by stretch in one run.
+    """
     from torchrl_gpu.callbacks import FrameStream
     from torchrl_gpu.cli.lightning_cli import build
     from torchrl_gpu.system.allocator import keep_freed_memory
 
-    keep_freed_memory()  # as `lightning fit` does
+    # `lightning fit` does so, too.
+    keep_freed_memory()
     stream = FrameStream(port=0, streams=["env0"])
     with tempfile.TemporaryDirectory() as folder, a_viewer() as viewer:
         words = ["--config", "packing_dqn.yaml", f"--trainer.default_root_dir={folder}", "--trainer.max_steps=1000000"]
@@ -292,10 +309,15 @@ class Turns:
     """
 
     def __init__(self, stream: Any, viewer: Any, pairs: int, stretch_s: float) -> None:
-        self.stream, self.viewer, self.left, self.stretch_s = stream, viewer, 2 * pairs, stretch_s
+        self.stream = stream
+        self.viewer = viewer
+        self.left = 2 * pairs
+        self.stretch_s = stretch_s
         self.rates: list[float] = []
         self.pictures: list[int] = []
-        self.watched_s, self.steps, self.length = 0.0, 0, 0
+        self.watched_s = 0.0
+        self.steps = 0
+        self.length = 0
         self.begun = time.perf_counter()
 
     @property
@@ -321,10 +343,14 @@ class Turns:
         return Stretches()
 
     def step(self) -> bool:
-        """Counts a training step; whether all stretches are over."""
+        """Count a training step.
+
+        Returns whether all stretches are over.
+        """
         now = time.perf_counter()
         self.steps += 1
-        if not self.length:  # the first stretch warms up, and says how many steps a stretch has
+        # The first stretch warms up, and says how many steps a stretch has.
+        if not self.length:
             if now - self.begun > self.stretch_s:
                 self.length, self.viewer.url = self.steps, self.stream.url
                 self._begin()
@@ -354,7 +380,10 @@ class Viewer:
         self.process: subprocess.Popen[str] | None = None
 
     def say(self, word: str) -> int:
-        """`on` or `off`; pictures since it came."""
+        """Tell the viewer `on` or `off`.
+
+        Returns the pictures since it came.
+        """
         if self.process is None:
             words = [sys.executable, str(HERE / "stream_viewers.py"), self.url, "--stream", "env0"]
             self.process = subprocess.Popen(

@@ -1,4 +1,6 @@
-"""Training of look-up tables: `python benchmarks/table_training.py` writes `results/table_training.json`.
+"""Training of look-up tables.
+
+`python benchmarks/table_training.py` writes `results/table_training.json`.
 
 Environment steps a second in the training of `packing.yaml` (without validation, saving and loggers), by whole rollouts
 and sweeps in C++ as they are, and step by step from Python; in turn, and in turn again. Parity first: the tables of
@@ -16,14 +18,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, LightningModule, Trainer
 
+from benchmarks.result_types import JsonObject
 from torchrl_gpu import configs
 from torchrl_gpu.cli.lightning_cli import build
 from torchrl_gpu.envs import PackingEnv
@@ -35,7 +38,9 @@ from torchrl_gpu.training import AfterstateLearning
 
 RESULT = Path(__file__).parent / "results" / "table_training.json"
 CONFIG = "packing.yaml"
-WARM, TIMED, TURNS = 5, 60, 5
+WARM = 5
+TIMED = 60
+TURNS = 5
 READS = 1 << 22
 COLUMNS = {
     "row": "row",
@@ -61,12 +66,12 @@ class Timing(Callback):
         self.times: list[float] = []
         self.processor: list[float] = []
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Takes whole rollouts away where they are not wanted."""
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take whole rollouts away where they are not wanted."""
         if self.by_steps:
             pl_module.rollout._player = None
 
-    def on_train_batch_end(self, *given: Any) -> None:
+    def on_train_batch_end(self, *given: object) -> None:
         """Another training step is over."""
         self.times.append(time.perf_counter())
         self.processor.append(time.process_time())
@@ -104,7 +109,7 @@ def digest(tables: PatchTables) -> str:
 
 @torch.no_grad()
 def look_ups_per_step(module: AfterstateLearning) -> float:
-    """Weights that a step of training needs, on average of a rollout.
+    """Return the weights that a step of training needs, on average of a rollout.
 
     Of each legal placement those of the patches that touch the box; of the bin afterwards all, for its value before
     and after what comes later was learned, and to learn it.
@@ -134,8 +139,13 @@ def reads_per_s(entries: int) -> float:
     return 4 * READS / (time.perf_counter() - begun)
 
 
-def measure(turns: int) -> dict[str, Any]:
-    """All rows; a ValueError where the tables of both ways differ."""
+def measure(turns: int) -> JsonObject:
+    """Measure all rows.
+
+    Raises:
+
+        ValueError: The tables of both ways differ.
+    """
     ways: dict[str, Callable[[], tuple[AfterstateLearning, Rate]]] = {
         "whole rollouts and sweeps in C++": lambda: train(by_steps=False),
         "step by step from Python": lambda: train(by_steps=True),
@@ -150,12 +160,14 @@ def measure(turns: int) -> dict[str, Any]:
         reads.append(reads_per_s(trained[name].tables.plan.entries))
         hashes = {digest(module.tables) for module in trained.values()}
         if len(hashes) > 1:
-            raise ValueError("table_training: want the same tables of both ways; got others")
+            raise ValueError(f"table_training: {' and '.join(trained)} have made different tables")
     needed = look_ups_per_step(next(iter(trained.values())))
-    by_name = {name: median(rate.steps_per_s for rate in found) for name, found in rates.items()}
-    rows: list[dict[str, Any]] = []
+    by_name = {}
+    for name, found in rates.items():
+        by_name[name] = median(rate.steps_per_s for rate in found)
+    rows: list[JsonObject] = []
     for name, rate in by_name.items():
-        row: dict[str, Any] = {"row": name, "steps_per_s": round(rate)}
+        row: JsonObject = {"row": name, "steps_per_s": round(rate)}
         row["ratio"] = round(rate / by_name["step by step from Python"], 2)
         row["processor_us"] = round(1e6 * median(each.processor_s for each in rates[name]), 1)
         row["turns"] = [round(each.steps_per_s) for each in rates[name]]

@@ -1,4 +1,6 @@
-"""Writes the tables of the documentation from the results of the benchmarks: `python benchmarks/tables.py [--check]`.
+"""Tables of the documentation, written from the results of the benchmarks.
+
+`python benchmarks/tables.py [--check]`
 
 A table stands between `<!-- table: RESULT / SECTION -->` and `<!-- end -->`, RESULT being a file of `results/` without
 its suffix and SECTION the beginning of the title of one of its sections, or one of the words `policies`, `targets`
@@ -13,12 +15,13 @@ import json
 import math
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from benchmarks import config_table, packing_tables
+from benchmarks.result_types import JsonObject
 from torchrl_gpu.evaluation.estimates import percent, share_error
 
 HERE = Path(__file__).parent
@@ -35,7 +38,8 @@ RATIOS = {
     "reference": "× reference",
     "vmas_best": "× VMAS at its best batch",
 }
-FASTEST = (  # result, section, row, its name in the README, ratios that are shown
+# Result, section, row, its name in the README, and the ratios that are shown.
+FASTEST = (
     (
         "packing",
         "bpp10",
@@ -65,12 +69,16 @@ COMPARED = {
     "S physics": ".2f",
     "objects": ".2f",
     "ms/object": ".0f",
-}  # columns, how they are written
+    # Columns, and how they are written.
+}
 SHARES = {"float32": "% f32", "uint16": "% u16", "uint8": "% u8"}
 
 
 def main(argv: list[str]) -> int:
-    """Rewrites the pages; with --check only compares, and 1 where one is not up to date."""
+    """Rewrite the pages.
+
+    With --check it only compares them, and returns 1 where one is out of date.
+    """
     stale = []
     for page in PAGES:
         before = page.read_text(encoding="utf-8")
@@ -92,22 +100,10 @@ def _filled(found: re.Match[str]) -> str:
     if not path.is_file():
         return found[1] + MISSING + found[4]
     result = json.loads(path.read_text(encoding="utf-8"))
-    words = {
-        "policies": lambda: _policies(result["policies"]),
-        "targets": lambda: targets(result["rows"]),
-        "browser": lambda: _painted(result["rows"]),
-        "webrtc": lambda: _connections(result["webrtc"]),
-        "how fast": _how_fast,
-        "crossings": lambda: _crossings(result),
-        "success": lambda: _successes(result),
-        "same worlds": lambda: _same_worlds(result["comparisons"]),
-        "comparison": lambda: _comparison(result["tables"][0]),
-        "agreement": lambda: _agreement(result["tables"][0]["agreement"]),
-    }
     if found["section"] in packing_tables.TABLES:
         return found[1] + _table(packing_tables.TABLES[found["section"]](result)) + found[4]
-    if found["section"] in words:
-        return found[1] + words[found["section"]]() + found[4]
+    if found["section"] in SECTION_TABLES:
+        return found[1] + SECTION_TABLES[found["section"]](result) + found[4]
     named = [each for each in result["sections"] if each["title"].startswith(found["section"])]
     if not named:
         return found[1] + MISSING + found[4]
@@ -115,10 +111,15 @@ def _filled(found: re.Match[str]) -> str:
     return found[1] + (listed(section) if "columns" in section else _rates(section)) + found[4]
 
 
-def _rates(section: dict[str, Any]) -> str:
+def _rates(section: JsonObject) -> str:
     rows = section["rows"]
-    ratios = {key: title for key, title in RATIOS.items() if any(key in row["ratios"] for row in rows)}
-    shares = {k: title for k, title in SHARES.items() if any(row.get("shares_of_add_max", {}).get(k) for row in rows)}
+    measured: set[str] = set()
+    shared: set[str] = set()
+    for row in rows:
+        measured |= row["ratios"].keys()
+        shared |= {key for key, share in row.get("shares_of_add_max", {}).items() if share}
+    ratios = {key: title for key, title in RATIOS.items() if key in measured}
+    shares = {key: title for key, title in SHARES.items() if key in shared}
     lines = [["row", section["unit"], *ratios.values(), *shares.values()]]
     for row in rows:
         cells = [row["name"], _rate(row["rate"])]
@@ -129,31 +130,46 @@ def _rates(section: dict[str, Any]) -> str:
     return _table(lines)
 
 
-def listed(section: dict[str, Any]) -> str:
-    """The columns that a section names, of its rows; options that are longer than a table are told as such."""
+def listed(section: JsonObject) -> str:
+    """Write the columns that a section names, of its rows.
+
+    A cell of more options than a table can show gives their number.
+    """
     keys = section["columns"]
-    lines = [[_figure(row[key]) if key in row else "" for key in keys] for row in section["rows"]]
-    return _table([list(keys.values()), *([_short(cell) for cell in line] for line in lines)])
+    lines = []
+    for row in section["rows"]:
+        cells = [_figure(row[key]) if key in row else "" for key in keys]
+        lines.append([_short(cell) for cell in cells])
+    return _table([list(keys.values()), *lines])
 
 
-def _how_fast() -> str:
-    """Rows of several results beside what they are compared with."""
+def _how_fast(_: JsonObject) -> str:
+    """Return the rows of several results beside what they are compared with."""
     results = {
         name: json.loads((HERE / "results" / f"{name}.json").read_text(encoding="utf-8")) for name, *_ in FASTEST
     }
     cores = {result["machine"]["cores"] for result in results.values()}
     lines = [[f"{'/'.join(map(str, sorted(cores)))} CPU cores", "ours", "against"]]
     for name, title, row_name, words, others in FASTEST:
-        (section, *_) = [each for each in results[name]["sections"] if each["title"].startswith(title)]
-        (row,) = [each for each in section["rows"] if each["name"] == row_name]
+        section = next(each for each in results[name]["sections"] if each["title"].startswith(title))
+        rows = [each for each in section["rows"] if each["name"] == row_name]
+        assert len(rows) == 1, (name, row_name)
+        row = rows[0]
         against = ", ".join(f"{_ratio(row['ratios'][key])}× {other}" for key, other in others.items())
         lines.append([words, _rate(row["rate"]), against])
     return _table(lines)
 
 
-def _comparison(table: dict[str, Any]) -> str:
-    """Methods on the same cases: means, and in brackets the difference from the reference with its standard error."""
-    keys = [key for key in COMPARED if all(key in each["columns"] for each in table["methods"])]
+def _comparison(result: JsonObject) -> str:
+    """Write the means of methods on the same cases.
+
+    In brackets is the difference from the reference with its standard error.
+    """
+    table = result["tables"][0]
+    known = set(COMPARED)
+    for each in table["methods"]:
+        known &= each["columns"].keys()
+    keys = [key for key in COMPARED if key in known]
     lines = [["method", *keys]]
     for each in table["methods"]:
         cells = [each["method"]]
@@ -169,33 +185,31 @@ def _comparison(table: dict[str, Any]) -> str:
     return _table(lines)
 
 
-def _agreement(methods: list[dict[str, Any]]) -> str:
-    """Verdicts of the rule `com` beside those of physics."""
+def _agreement(result: JsonObject) -> str:
+    """Return the verdicts of the rule `com` beside those of physics."""
     keys = ("placements", "both_hold", "only_com_holds", "only_physics_holds", "none_holds")
     lines = [["method", "agree", *(key.replace("_", " ") for key in keys)]]
-    lines += [[each["method"], f"{each['share']:.0%}", *(str(each[key]) for key in keys)] for each in methods]
+    for each in result["tables"][0]["agreement"]:
+        counts = [str(each[key]) for key in keys]
+        lines.append([each["method"], f"{each['share']:.0%}", *counts])
     return _table(lines)
 
 
-def _policies(policies: list[dict[str, Any]]) -> str:
+def _policies(result: JsonObject) -> str:
+    policies = result["policies"]
     best = max(policy["utilization"] for policy in policies)
     lines = [["policy", "utilization", "items packed", "C", "P", "ms per decision"]]
     for each in sorted(policies, key=lambda policy: policy["utilization"]):
         bold = "**" if each["utilization"] == best else ""
-        lines.append(
-            [
-                f"{bold}{each['policy']}{bold}",
-                f"{bold}{each['utilization']:.1%} ± {each['utilization_error']:.1%}{bold}",
-                f"{each['num_packed']:.2f} ± {each['num_packed_error']:.2f}",
-                f"{each['compactness']:.3f}",
-                f"{each['pyramidality']:.3f}",
-                f"{each['decision_ms']:.3f}",
-            ]
-        )
+        name = f"{bold}{each['policy']}{bold}"
+        utilization = f"{bold}{each['utilization']:.1%} ± {each['utilization_error']:.1%}{bold}"
+        packed = f"{each['num_packed']:.2f} ± {each['num_packed_error']:.2f}"
+        shape = [f"{each['compactness']:.3f}", f"{each['pyramidality']:.3f}"]
+        lines.append([name, utilization, packed, *shape, f"{each['decision_ms']:.3f}"])
     return _table(lines)
 
 
-def targets(rows: list[dict[str, Any]]) -> str:
+def targets(rows: list[JsonObject]) -> str:
     lines = [["", "measured", "wanted", ""]]
     for row in rows:
         bound = f"{'≥' if row['least'] else '≤'} {row['target']:g} {row['unit']}"
@@ -204,7 +218,7 @@ def targets(rows: list[dict[str, Any]]) -> str:
     return _table(lines)
 
 
-def _crossings(result: dict[str, Any]) -> str:
+def _crossings(result: JsonObject) -> str:
     """Each row of an evaluation, and all of them: ours, then the released weights."""
     published = result["published"] or {"rows": {}, "overall": {}}
     rows = {}
@@ -215,7 +229,7 @@ def _crossings(result: dict[str, Any]) -> str:
     rows["all"] = ({f"**{each['policy']}**": each["scores"] for each in result["policies"]}, published["overall"])
     lines = [["robots/cores/obstacles", "policy", "worlds", "success", "robots that arrived", "time, s", "energy"]]
     for row, (ours, told) in rows.items():
-        own_worlds, other_worlds = _worlds(result, row == "all")
+        own_worlds, other_worlds = count_worlds(result, row == "all")
         named = {name: (figures, own_worlds) for name, figures in ours.items()}
         named |= {f"{name}, released": (figures, other_worlds) for name, figures in told.items()}
         for name, (figures, worlds) in named.items():
@@ -224,28 +238,30 @@ def _crossings(result: dict[str, Any]) -> str:
     return _table(lines)
 
 
-def _worlds(result: dict[str, Any], all_rows: bool = False) -> tuple[int, int]:
+def count_worlds(result: JsonObject, all_rows: bool = False) -> tuple[int, int]:
     """Numbers of worlds of ours and of the released weights, of one row or of all."""
     rows, published = result["worlds"]["rows"], result["published"] or {"worlds": 0, "levels": []}
     ours, released = result["worlds"]["num_worlds"], published["worlds"]
     return (ours, released * len(published["levels"])) if all_rows else (ours // len(rows), released)
 
 
-def _successes(result: dict[str, Any]) -> str:
-    """Shares of worlds in which all robots arrived, a line for each policy."""
+def _successes(result: JsonObject) -> str:
+    """Return the shares of worlds in which all robots arrived, a line for each policy."""
     rows, published = result["worlds"]["rows"], (result["published"] or {"rows": {}})["rows"]
-    levels = ["/".join(str(row[name]) for name in ("robots", "cores", "obstacles")) for row in rows.values()]
-    own_worlds, other_worlds = _worlds(result)
+    levels = [f"{row['robots']}/{row['cores']}/{row['obstacles']}" for row in rows.values()]
+    own_worlds, other_worlds = count_worlds(result)
     ours = {f"**{each['policy']}**": each["rows"] for each in result["policies"]}
     lines = [["robots/cores/obstacles", *levels]]
-    lines += [[name, *(_share(own[index]["success"], own_worlds) for index in rows)] for name, own in ours.items()]
+    for name, own in ours.items():
+        shares = [_share(own[index]["success"], own_worlds) for index in rows]
+        lines.append([name, *shares])
     for name, told in published.items():
         found = [told[int(index)]["success"] if int(index) < len(told) else None for index in rows]
         lines.append([f"{name}, released", *(_share(share, other_worlds) for share in found)])
     return _table(lines)
 
 
-def _crossed(figures: dict[str, Any], worlds: int) -> list[str]:
+def _crossed(figures: JsonObject, worlds: int) -> list[str]:
     shares = [_share(figures.get(name), worlds) for name in ("success", "arrived")]
     return shares + ["" if figures.get(name) is None else f"{figures[name]:,.1f}" for name in ("time", "energy")]
 
@@ -254,10 +270,10 @@ def _share(share: float | None, worlds: int) -> str:
     return "" if share is None else percent(share, share_error(share, worlds))
 
 
-def _same_worlds(comparisons: list[dict[str, Any]]) -> str:
+def _same_worlds(result: JsonObject) -> str:
     """Ours and the released weights in the same worlds, and the difference in points."""
     lines = [["", "robots/cores/obstacles", "worlds", "policy", "ours", "released", "difference, points"]]
-    for each in comparisons:
+    for each in result["comparisons"]:
         shares = each["success"], each["released"]
         error = math.hypot(*(share_error(share, each["worlds"]) for share in shares))
         told = [_share(share, each["worlds"]) for share in shares]
@@ -267,16 +283,17 @@ def _same_worlds(comparisons: list[dict[str, Any]]) -> str:
     return _table(lines)
 
 
-def _painted(rows: list[dict[str, Any]]) -> str:
+def _painted(result: JsonObject) -> str:
     lines = [["transport", "picture", "pictures/s", "age when painted, ms", "p95", "first picture, ms"]]
-    for row in rows:
+    for row in result["rows"]:
         size, age = f"{row['width']}×{row['height']}", row["age_ms"]
         ages = [f"{age['median']:.0f}", f"{age['p95']:.0f}"]
         lines.append([row["transport"], size, f"{row['painted_fps']:.1f}", *ages, f"{row['first_picture_ms']:.0f}"])
     return _table(lines)
 
 
-def _connections(webrtc: dict[str, Any]) -> str:
+def _connections(result: JsonObject) -> str:
+    webrtc = result["webrtc"]
     lines = [["WebRTC", "median", "most"]]
     named = {"offer_to_picture_ms": "offer to picture, ms", "late_offer_to_picture_ms": "the same, joining late, ms"}
     for key, name in named.items():
@@ -291,7 +308,9 @@ def _table(lines: list[list[str]]) -> str:
 
 
 def _figure(value: str | float) -> str:
-    return value if isinstance(value, str) else f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
+    if isinstance(value, str):
+        return value
+    return f"{value:,}" if isinstance(value, int) else f"{value:.3g}"
 
 
 def _short(cell: str) -> str:
@@ -304,11 +323,35 @@ def _rate(value: float) -> str:
 
 
 def _ratio(value: float | None) -> str:
-    return "" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def _percent(value: float | None) -> str:
-    return "" if value is None else f"{100 * value:.2g}" if value < 0.995 else f"{100 * value:.0f}"
+    if value is None:
+        return ""
+    return f"{100 * value:.2g}" if value < 0.995 else f"{100 * value:.0f}"
+
+
+def _targets(result: JsonObject) -> str:
+    return targets(result["rows"])
+
+
+# Tables of sections that are not a list of rows, by the section's name in a page.
+SectionTable = Callable[[JsonObject], str]
+SECTION_TABLES: dict[str, SectionTable] = {
+    "policies": _policies,
+    "targets": _targets,
+    "browser": _painted,
+    "webrtc": _connections,
+    "how fast": _how_fast,
+    "crossings": _crossings,
+    "success": _successes,
+    "same worlds": _same_worlds,
+    "comparison": _comparison,
+    "agreement": _agreement,
+}
 
 
 if __name__ == "__main__":

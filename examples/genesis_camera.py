@@ -1,4 +1,6 @@
-"""A policy drives a scene of Genesis, and browsers watch its camera: `pip install -e '.[genesis,stream]'`.
+"""Policy that drives a scene of Genesis, watched in a browser.
+
+It needs `pip install -e '.[genesis,stream]'`:
 
 python examples/genesis_camera.py --policy push.pt
 
@@ -39,7 +41,8 @@ class Box:
         self.box: Any = self.scene.add_entity(box, material=material)
         self.camera: Any = self.scene.add_camera(res=SIZE, pos=(1.5, -1.5, 1.2), lookat=(0.0, 0.0, 0.1), GUI=False)
         self.scene.build()
-        self.step(torch.zeros(3))  # the first push and the first picture compile, too
+        # The first push and the first picture compile kernels.
+        self.step(torch.zeros(3))
         self.render()
 
     def observe(self) -> Tensor:
@@ -47,13 +50,19 @@ class Box:
         return torch.cat([self.box.get_pos(), self.box.get_vel()]).float()
 
     def step(self, action: Tensor | None) -> None:
-        """Pushes for a period; without a force it falls and lies."""
+        """Push the box for one period.
+
+        Without a force the box falls and comes to rest.
+        """
         if action is not None:
             self.box.apply_links_external_wrench(action[None].clamp(-20, 20))
         self.scene.step()
 
     def render(self) -> Any:
-        """uint8 (H, W, 3): an array of the rasteriser's, or a tensor that stays on its GPU."""
+        """Draw the scene, (H, W, 3) uint8.
+
+        This is an array of the rasteriser, or a tensor that stays on its GPU.
+        """
         return self.camera.render(rgb=True)[0]
 
 

@@ -1,4 +1,6 @@
-"""A policy drives an environment of Gymnasium, and browsers watch it: `pip install -e '.[gymnasium,stream]'`.
+"""Policy that drives an environment of Gymnasium, watched in a browser.
+
+It needs `pip install -e '.[gymnasium,stream]'`:
 
 python examples/gymnasium_camera.py --policy cart.pt
 
@@ -21,10 +23,14 @@ FPS = 30
 
 
 class CartPole:
-    """Episodes one after the other; any environment with a vector to observe and "rgb_array" goes the same way."""
+    """Episodes of CartPole-v1, one after the other.
+
+    Any environment with vector observations and the render mode "rgb_array" works in the same way.
+    """
 
     def __init__(self, device: str) -> None:
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws without a screen
+        # pygame draws without a screen.
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
         self.env = gymnasium.make("CartPole-v1", render_mode="rgb_array")
         self.env.action_space.seed(0)
         self.seen, _ = self.env.reset(seed=0)

@@ -1,4 +1,6 @@
-"""A policy drives a scene of MuJoCo, and browsers watch its camera: `pip install -e '.[physics,stream]'`.
+"""Policy that drives a scene of MuJoCo, watched in a browser.
+
+It needs `pip install -e '.[physics,stream]'`:
 
 python examples/mujoco_camera.py --policy swing.pt
 
@@ -10,7 +12,8 @@ from __future__ import annotations
 
 import os
 
-os.environ.setdefault("MUJOCO_GL", "egl")  # before anything imports MuJoCo, as torchrl does
+# This must be set before anything imports MuJoCo, and torchrl does.
+os.environ.setdefault("MUJOCO_GL", "egl")
 
 import mujoco
 import numpy as np
@@ -42,7 +45,10 @@ class Arm:
         return torch.from_numpy(np.concatenate([self.data.qpos, self.data.qvel]).astype(np.float32))
 
     def step(self, action: Tensor | None) -> None:
-        """Holds the torques for a period; without any it swings."""
+        """Hold the torques for one period.
+
+        Without torques the arm swings.
+        """
         self.data.ctrl[:] = 0.0 if action is None else action.numpy()
         for _ in range(round(1 / FPS / self.model.opt.timestep)):
             self.forward(self.model, self.data)

@@ -1,4 +1,6 @@
-"""Packs every mesh of a folder into one bin and writes how: plan.json, packing.gif and packing.glb.
+"""Packing of all meshes of a folder into one bin.
+
+The result is plan.json, packing.gif and packing.glb:
 
 python examples/pack_folder.py meshes/ --output packed --bin_size 0.4 0.4 0.3 --unit mm
 """
@@ -35,7 +37,10 @@ class EachOnce(MeshItems):
 
 
 def main() -> None:
-    """Shows the packer the K largest objects that are left, and takes the best placement of the largest that fits."""
+    """Pack greedily, the largest objects first.
+
+    Of the K largest objects that are left, the largest that fits goes to its best placement.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--output", type=Path, default=Path("packed"))
@@ -46,14 +51,17 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     args = parser.parse_args()
     items = EachOnce(args.folder, unit=args.unit, scale=(1.0, 1.0), skip_invalid=True, device=args.device)
+    num_items = len(items.items)
+    visible_items = min(args.visible_items, num_items)
+    grid_step = max(1, args.resolution // 50)
     env = PackingEnv(
         1,
         bin_size=tuple(args.bin_size),
         resolution=args.resolution,
-        grid_step=max(1, args.resolution // 50),
+        grid_step=grid_step,
         items=items,
-        num_items=len(items.items),
-        visible_items=min(args.visible_items, len(items.items)),
+        num_items=num_items,
+        visible_items=visible_items,
         orientations="cube",
         order="volume",
         include=("z_map",),
@@ -69,10 +77,11 @@ def main() -> None:
 
 
 def report(env: PackingEnv, plan: PackingPlan) -> None:
-    """Prints what went where."""
+    """Print where each object went."""
     table = Table("object", "position (m)", "quaternion (w, x, y, z)", title=f"{len(plan.poses)} of {env.num_items}")
     for solid, pose in zip(plan.solids, plan.poses, strict=True):
-        position, quaternion = (" ".join(f"{v:.3f}" for v in values) for values in (pose.position, pose.quaternion))
+        position = " ".join(f"{value:.3f}" for value in pose.position)
+        quaternion = " ".join(f"{value:.3f}" for value in pose.quaternion)
         table.add_row(Path(solid.name).name, position, quaternion)
     Console().print(table)
     share = sum(solid.volume for solid in plan.solids) / env.bin.volume

@@ -1,7 +1,7 @@
-"""Learns to pack boxes from pictures of the bin, seen from above: DQN behind an encoder of clips.
+"""Packing of boxes from pictures of the bin: DQN behind an encoder of clips.
 
-The bin is drawn on the device from its heightmap, the higher the brighter, and beside it the next box; masks of actions
-go on to hold. Clips are not for one environment: whatever has `pictures` can be seen so.
+The bin is drawn on the device from its heightmap, seen from above: the higher, the brighter. The next box is drawn next
+to it. Masks of actions still apply. Clips work with any environment that has `pictures`.
 
     python examples/packing_from_pixels.py --updates 2000
 """
@@ -23,7 +23,10 @@ from torchrl_gpu.training import ClipReplay, Episodes, OffPolicy
 
 
 class SeenBins(PackingEnv):
-    """Bins from above: heights in red, the sides of the next box in green, its height in blue."""
+    """Bins from above.
+
+    Heights are red, the sides of the next box are green, and its height is blue.
+    """
 
     def metrics(self) -> dict[str, Tensor]:
         """Steps, episodes, and how full the bins are."""
@@ -34,7 +37,8 @@ class SeenBins(PackingEnv):
         """uint8 (B, H, W, 3)."""
         rows = index if isinstance(index, Tensor) else torch.tensor(list(index), device=self.device)
         heights = self.state.heightmap[rows] / self.bin_size[2]  # (B, X, Y)
-        sides = self.sizes_of(self.state.item_id)[rows, 0, 0, :3]  # (B, 3), metres, of the first visible box
+        # Metres, of the first visible box, (B, 3).
+        sides = self.sizes_of(self.state.item_id)[rows, 0, 0, :3]
         across, along = heights.shape[1:]
         x = torch.arange(across, device=self.device)[:, None] * self.cell[0]
         y = torch.arange(along, device=self.device) * self.cell[1]
@@ -51,14 +55,16 @@ def main(args: Sequence[str] | None = None) -> None:
     parser.add_argument("--num_envs", type=int, default=64)
     given = parser.parse_args(args)
     torch.manual_seed(0)
+    env = FromPixels(SeenBins(given.num_envs, seed=0), clip_length=2, frame_size=(32, 32))
+    network = partial(VectorScores, observations=["features"])
+    agent = partial(DQN, network=network, exploration=EpsilonGreedy(frames=20_000))
     module = OffPolicy(
-        FromPixels(SeenBins(given.num_envs, seed=0), clip_length=2, frame_size=(32, 32)),
-        partial(
-            DQN, network=partial(VectorScores, observations=["features"]), exploration=EpsilonGreedy(frames=20_000)
-        ),
+        env,
+        agent,
         partial(torch.optim.Adam, lr=1e-3),
         encoder=ClipEncoder(arch="simple2dcnn", num_features=128),
-        shift=0,  # the place is what matters
+        # No random shifts of pictures: where a box stands is what matters.
+        shift=0,
         replay=partial(ClipReplay, capacity=50_000),
         updates_per_step=8,
     )

@@ -1,4 +1,6 @@
-"""Trains a navigator in a loop of one's own, without Lightning: a few minutes on one core.
+"""Training of a navigator in a loop of one's own, without Lightning.
+
+It takes a few minutes on one core:
 
 python examples/plain_loop.py --updates 5000
 """
@@ -18,7 +20,7 @@ from torchrl_gpu.training.replay.buffer import replay_buffer
 
 
 def main() -> None:
-    """One agent learns from all robots of 64 seas with four vortices each, and is then put to seas it has not seen."""
+    """Train one agent on all robots of 64 seas, then evaluate it on unseen seas."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, default=5000)
     parser.add_argument("--worlds", type=int, default=100, help="to be judged in")
@@ -43,7 +45,7 @@ def main() -> None:
         with set_exploration_type(ExplorationType.RANDOM):
             transitions, _ = rollout.collect(policy, steps)
         index = replay.extend(transitions)
-        replay.sampler.leave_out(index, ~transitions["active"])  # who is at the goal, or a wreck
+        replay.sampler.leave_out(index, ~transitions["active"])
 
     print(
         f"untrained: {evaluate(unseen, policy).scores()['success']:.0%} of {args.worlds} worlds crossed by all robots"
@@ -65,7 +67,7 @@ def main() -> None:
         replay.update_priority(batch["index"], batch["td_error"])
         if update % max(1, args.updates // 10) == 0:
             print(f"update {update}: loss {loss.item():.3f}")
-    careful = PolicyWrapper(agent, cvar="adaptive")  # the same weights, less bold the nearer something is
+    careful = PolicyWrapper(agent, cvar="adaptive")
     print(f"trained: {evaluate(unseen, policy).scores()['success']:.0%}")
     print(f"careful: {evaluate(unseen, careful).scores()['success']:.0%}")
 

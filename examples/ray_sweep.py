@@ -1,4 +1,6 @@
-"""Sweeps seeds and learning rates of a shipped config over the workers of a Ray cluster; wants the extra `ray`.
+"""Sweep over seeds and learning rates of a config on a Ray cluster.
+
+It needs the extra `ray`:
 
 python examples/ray_sweep.py --config packing.yaml --option model.rate --values 0.25 0.5 --seeds 0 1 --workers 2
 python examples/ray_sweep.py --config packing_dqn.yaml --option model.optimizer.lr --values 1e-3 3e-4 --address auto
@@ -15,13 +17,19 @@ import itertools
 import os
 from pathlib import Path
 
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # it would tell its makers
+# Otherwise Ray reports its usage to its makers.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 import ray
 
 
 def trial(config: str, options: list[str], folder: str) -> dict[str, float]:
-    """Trains, or goes on where a worker was lost; what validation finds of the last policy, by name."""
+    """Train, or resume where a worker was lost.
+
+    Returns:
+
+        Results of the validation of the last policy, by name.
+    """
     from torchrl_gpu.cli.lightning_cli import build
 
     words = ["--config", config, *options, f"--trainer.default_root_dir={folder}", "--trainer.logger=false"]
@@ -34,7 +42,7 @@ def trial(config: str, options: list[str], folder: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Starts as many trials as there are workers, until all have ended, and prints what they came to."""
+    """Run all trials, as many at a time as there are workers, and print results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", default="packing.yaml", help="a shipped config or a path")
     parser.add_argument("--option", default="model.rate", help="of the config, that is swept")

@@ -1,4 +1,6 @@
-"""A policy on ROS 2 without an install of ROS: python examples/ros2_policy.py --checkpoint runs/…/best.ckpt
+"""Policy on ROS 2 without an installation of ROS.
+
+python examples/ros2_policy.py --checkpoint runs/…/best.ckpt
 
 Without a checkpoint, a few lines follow the bright spot of an image. Without a robot, `--simulate` publishes a camera
 that shows such a spot. `ros2 topic echo /policy/action` on another machine of the network shows what is decided.
@@ -22,7 +24,10 @@ from torchrl_gpu.streaming.ros2.messages import IMAGE, Messages
 
 
 class FollowTheSpot:
-    """Turns towards the brightest column of a frame; the brighter it is, the surer."""
+    """Policy that turns towards the brightest column of a frame.
+
+    The brighter the column, the higher the confidence.
+    """
 
     name = "FollowTheSpot"
     in_keys, device = ["frame"], torch.device("cpu")
@@ -64,7 +69,8 @@ def main() -> None:
             image_topic=args.image_topic,
             safe_action=args.safe_action,
             camera_topic="/policy/camera/compressed",
-            max_age=0.5,  # seconds, after which the safe action is sent
+            # Without a frame for so long (s) the safe action is sent.
+            max_age=0.5,
             rate=30.0,
             transport=transport,
             server=server,
@@ -80,5 +86,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # by which it is ended
+    # This is how a user ends the program.
+    with contextlib.suppress(KeyboardInterrupt):
         main()

@@ -41,7 +41,8 @@ class MujocoScene:
 
     def render(self, camera: str) -> np.ndarray:
         self.renderer.update_scene(self.data, camera)
-        return self.renderer.render()  # H×W×3, RGB
+        # (H, W, 3), RGB.
+        return self.renderer.render()
 
 
 class NumpyScene:
@@ -62,7 +63,8 @@ class NumpyScene:
 def make_scene() -> MujocoScene | NumpyScene:
     try:
         return MujocoScene()
-    except Exception as error:  # not installed, or no OpenGL without a screen: each driver has an error of its own
+    # MuJoCo is not installed, or there is no OpenGL without a screen: each driver has an error of its own.
+    except Exception as error:
         print(f"No MuJoCo renderer ({type(error).__name__}: {error}): a scene drawn with NumPy instead")
         return NumpyScene()
 
@@ -79,15 +81,19 @@ def main() -> None:
         print(f"Watch at {server.url}", flush=True)
         for step in itertools.count() if args.steps is None else range(args.steps):
             scene.step()
-            if server.wanted("front"):  # once a second while nobody watches
+            # Once a second while nobody watches.
+            if server.wanted("front"):
                 server.publish(scene.render("front"), "front", meta={"step": step})
-            if server.wanted("views"):  # N×H×W×3 makes a grid; a tensor on the GPU stays there until it is encoded
+            # (N, H, W, 3) becomes a grid. A tensor on a GPU would stay there until it is encoded.
+            if server.wanted("views"):
                 server.publish(np.stack([scene.render(camera) for camera in ("front", "top")]), "views")
-            if server.wanted("opencv"):  # blue, green, red, as OpenCV and ROS have it
+            # Blue, green, red is the order of OpenCV and ROS.
+            if server.wanted("opencv"):
                 server.publish(scene.render("top")[..., ::-1], "opencv", bgr=True)
             time.sleep(1 / FPS)
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):  # by which it is ended
+    # This is how a user ends the program.
+    with contextlib.suppress(KeyboardInterrupt):
         main()

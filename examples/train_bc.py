@@ -18,7 +18,10 @@ from torchrl_gpu.policies import BCPolicy, load_policy
 
 
 def main() -> None:
-    """Learns continuous actions from vectors, and keeps the policy that does best on episodes held back."""
+    """Train on vectors and continuous actions, and keep the best policy.
+
+    The best is the one with the smallest loss on episodes that were held back.
+    """
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     parser.add_argument("demonstrations", nargs="?", help="folder of `torchrl-gpu record`, LeRobot or Minari, or HDF5")
     parser.add_argument("--observations", nargs="+", default=["observation"], help="vectors to act by")
@@ -39,14 +42,17 @@ def main() -> None:
         print(f"{args.check}: {numbers} numbers in, {policy(seen)['action'].shape[1]} out")
         return
     if args.demonstrations is None:
-        parser.error("want demonstrations, or --check POLICY")
+        parser.error("name a folder or file of demonstrations, or --check POLICY")
 
     torch.manual_seed(args.seed)
     shown = read_demonstrations(args.demonstrations, entries=args.observations)
     for name in (*args.observations, "action"):
         if name not in shown.rows or shown.rows[name].ndim != 2:
-            parser.error(f"want vectors {', '.join(args.observations)} and action; got {', '.join(shown.rows.keys())}")
-    train, held = (shown.rows_of(part).to(device) for part in shown.split(0.1, args.seed))
+            known = ", ".join(shown.rows.keys())
+            parser.error(f"{args.demonstrations} has no vectors {name}: choose --observations from {known}")
+    train_episodes, held_back_episodes = shown.split(0.1, args.seed)
+    train = shown.rows_of(train_episodes).to(device)
+    held = shown.rows_of(held_back_episodes).to(device)
     shown = shown.to(device)
     widths = [shown.rows[name].shape[1] for name in args.observations]
     policy = BCPolicy(sum(widths), shown.rows["action"].shape[1], observations=args.observations).to(device)
@@ -70,7 +76,10 @@ def main() -> None:
 
 
 def save(policy: BCPolicy, widths: list[int], path: Path) -> None:
-    """Weights and statistics, with what the policy is made from: tensors and plain values only, for `load_policy`."""
+    """Save weights and statistics, with the settings of the policy.
+
+    They are tensors and plain values only, for `load_policy`.
+    """
     about = {"obs_dim": policy.obs_dim, "action_dim": policy.action_dim}
     torch.save(
         {"model_state_dict": policy.state_dict(), **about, "bc_policy": policy.settings | {"widths": widths}}, path

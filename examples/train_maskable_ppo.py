@@ -1,4 +1,6 @@
-"""sb3-contrib's MaskablePPO packs boxes: `pip install -e '.[gymnasium]'`, and no Lightning.
+"""Training of sb3-contrib's MaskablePPO on packing, without Lightning.
+
+It needs `pip install -e '.[gymnasium]'`:
 
 python examples/train_maskable_ppo.py --steps 200000 --output runs/maskable_ppo.zip
 """
@@ -16,7 +18,10 @@ from torchrl_gpu.envs import GymnasiumVectorEnv, PackingEnv, Sb3VecEnv
 
 
 def make(num_envs: int, device: str, seed: int) -> VecMonitor:
-    """Bins of 10 × 10 × 10 cells; episodes are told with how much of the bin they filled."""
+    """Build environments with bins of 10 × 10 × 10 cells.
+
+    The report of an episode holds the utilization of its bin.
+    """
     packing = PackingEnv(num_envs, device=device, seed=seed)
     return VecMonitor(
         Sb3VecEnv(GymnasiumVectorEnv(packing, ["box_heightmap", "item_size"])), info_keywords=("utilization",)

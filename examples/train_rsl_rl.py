@@ -1,4 +1,6 @@
-"""rsl_rl's own PPO runner on a shift at the sink: `pip install -e '.[rsl-rl]'`, and no Lightning.
+"""Training of rsl_rl's own PPO runner on shifts at the sink, without Lightning.
+
+It needs `pip install -e '.[rsl-rl]'`:
 
 python examples/train_rsl_rl.py --iterations 100 --log_dir runs/rsl_rl
 python examples/train_rsl_rl.py --iterations 100 --checkpoint runs/rsl_rl/model_99.pt
@@ -32,7 +34,8 @@ def main() -> None:
     config = {
         "num_steps_per_env": 24,
         "save_interval": 50,
-        "check_for_nan": False,  # else every step reads the device
+        # The check would read the device at every step.
+        "check_for_nan": False,
         "obs_groups": {"actor": ["policy"], "critic": ["policy"]},
         "algorithm": {"class_name": "PPO"},
         "actor": net | {"distribution_cfg": {"class_name": "GaussianDistribution", "init_std": 1.0}},

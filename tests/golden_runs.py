@@ -1,6 +1,6 @@
-"""Fixed-seed runs that must not change when code is only rearranged.
+"""Runs with fixed seeds that must not change when code is only rearranged.
 
-Compared are their weights, curves and tables.
+They record weights, curves and tables.
 
 Every shipped config is trained for a few updates, validated, tested and asked for its plans through the command line,
 on one thread of the CPU. Kept are SHA-256 of every tensor in the last checkpoint and its parts (without their names,
@@ -33,7 +33,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib import metadata
-from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,7 @@ class Run:
     """
 
     config: str
-    options: Mapping[str, Any]
+    options: Options
     updates: int
     stop: int | None = None
     stages: tuple[str, ...] = ("validate", "test", "predict")
@@ -72,6 +71,8 @@ class Run:
 
 
 Options = dict[str, Any]
+# What is recorded of a run, of a checkpoint or of a machine: plain values by name.
+Result = dict[str, Any]
 QUIET: Options = {
     "trainer.accelerator": "cpu",
     "trainer.log_every_n_steps": 1,
@@ -81,7 +82,7 @@ QUIET: Options = {
 }
 REPLAY: Options = {
     "model.batch_size": 8,
-    # Fewer than are played, so that it wraps around.
+    # They are fewer than are played, so that the replay wraps around.
     "model.replay.capacity": 200,
     "model.warmup_frames": 48,
     "model.rollout_steps": 4,
@@ -161,11 +162,10 @@ VESSELS = MARINE | {"model.env.curriculum": "[[0,2,0,0,30.0],[100,4,0,2,35.0]]"}
 SHIFTS = REPLAY | EPISODES | {"model.env.num_envs": 4, "model.env.max_steps": 20, "model.agent.exploration.frames": 200}
 VIDEO = SHIFTS | {"model.env.frame_size": "[16,16]", "model.encoder.num_features": 8, "model.batch_size": 16}
 ROLLOUTS: Options = {"model.rollout_steps": 8, "model.epochs": 2, "model.minibatches": 2, "data.steps_per_epoch": 3}
-PLACING: Options = {
-    f"model.agent.{network}.{size}": number
-    for network, (size, number) in product(("actor", "critic"), (("channels", 8), ("blocks", 1)))
-}
-# A last bit may be rounded away in the shipped bfloat16.
+PLACING: Options = {}
+for _network in ("actor", "critic"):
+    PLACING |= {f"model.agent.{_network}.channels": 8, f"model.agent.{_network}.blocks": 1}
+# In the shipped bfloat16, a last bit may be rounded away.
 IN_FLOAT32 = {"trainer.precision": "32-true"}
 
 CLONING = EPISODES | {
@@ -181,7 +181,7 @@ CLONING = EPISODES | {
 
 
 def without_replay(options: Options) -> Options:
-    """Options of a run that learns from rollouts alone."""
+    """Return the options of a run that learns from rollouts alone."""
     return {name: value for name, value in options.items() if name not in REPLAY} | ROLLOUTS
 
 
@@ -194,36 +194,34 @@ TABLES: Options = EPISODES | {
 
 REFINED = TABLES | {"model.warm_start": "null", "model.batch_size": 16}
 
-RUNS: dict[str, Run] = {
-    "packing_tables": Run("packing.yaml", TABLES, 24),
-    "packing_tables_resumed": Run("packing.yaml", TABLES, 24, stop=14, stages=()),
-    "packing_refined": Run("packing_refined.yaml", REFINED, 24),
-    "packing": Run("packing_dqn.yaml", PACKING, 24),
-    "packing_rainbow": Run("packing_dqn.yaml", BOXES | RAINBOW, 24),
-    "packing_rainbow_resumed": Run("packing_dqn.yaml", BOXES | RAINBOW, 24, stop=12, stages=()),
-    "packing_orders": Run("packing_orders.yaml", ORDERS, 24),
-    "packing_pallets": Run("packing_pallets.yaml", PALLETS, 4),
-    "packing_irregular": Run("packing_irregular.yaml", IRREGULAR, 14, evaluate=("packing_irregular", *EVALUATE)),
-    "packing_irregular_bootstrapped": Run(
-        "packing_irregular.yaml", IRREGULAR | {"model.n_steps": 2}, 10, stop=6, stages=()
-    ),
-    "navigation_dqn": Run("navigation_dqn.yaml", CHOOSING, 24),
-    "navigation_rainbow": Run("navigation_rainbow.yaml", CHOOSING, 24),
-    "navigation_iqn": Run("navigation_iqn.yaml", CHOOSING | IN_FLOAT32, 24),
-    "navigation_iqn_resumed": Run("navigation_iqn.yaml", CHOOSING | IN_FLOAT32, 24, stop=12, stages=()),
-    "navigation_ddpg": Run("navigation_ddpg.yaml", VESSELS, 24),
-    "navigation_sac": Run("navigation_sac.yaml", VESSELS, 24),
-    "navigation_ac_iqn": Run("navigation_ac_iqn.yaml", VESSELS | IN_FLOAT32, 24),
-    "ppo_packing": Run("ppo_packing.yaml", without_replay(BOXES) | PLACING, 24),
-    "ppo_marine": Run("ppo_marine.yaml", without_replay(VESSELS), 24),
-    "ppo_marine_resumed": Run("ppo_marine.yaml", without_replay(VESSELS), 24, stop=12, stages=()),
-    "bc": Run("bc.yaml", CLONING, 24),
-    "bc_resumed": Run("bc.yaml", CLONING, 24, stop=14, stages=()),
-    "packing_bc_to_rl": Run("packing_bc_to_rl.yaml", PACKING | {"model.warm_start": "bc.ckpt"}, 24, stages=()),
-    "dishwashing_feasible": Run("dishwashing_feasible.yaml", SHIFTS, 24),
-    "dishwashing_video": Run("dishwashing_video.yaml", VIDEO, 24),
-    "dishwashing_video_resumed": Run("dishwashing_video.yaml", VIDEO, 24, stop=12, stages=()),
-}
+RUNS: dict[str, Run] = {}
+RUNS["packing_tables"] = Run("packing.yaml", TABLES, 24)
+RUNS["packing_tables_resumed"] = Run("packing.yaml", TABLES, 24, stop=14, stages=())
+RUNS["packing_refined"] = Run("packing_refined.yaml", REFINED, 24)
+RUNS["packing"] = Run("packing_dqn.yaml", PACKING, 24)
+RUNS["packing_rainbow"] = Run("packing_dqn.yaml", BOXES | RAINBOW, 24)
+RUNS["packing_rainbow_resumed"] = Run("packing_dqn.yaml", BOXES | RAINBOW, 24, stop=12, stages=())
+RUNS["packing_orders"] = Run("packing_orders.yaml", ORDERS, 24)
+RUNS["packing_pallets"] = Run("packing_pallets.yaml", PALLETS, 4)
+RUNS["packing_irregular"] = Run("packing_irregular.yaml", IRREGULAR, 14, evaluate=("packing_irregular", *EVALUATE))
+BOOTSTRAPPED = IRREGULAR | {"model.n_steps": 2}
+RUNS["packing_irregular_bootstrapped"] = Run("packing_irregular.yaml", BOOTSTRAPPED, 10, stop=6, stages=())
+RUNS["navigation_dqn"] = Run("navigation_dqn.yaml", CHOOSING, 24)
+RUNS["navigation_rainbow"] = Run("navigation_rainbow.yaml", CHOOSING, 24)
+RUNS["navigation_iqn"] = Run("navigation_iqn.yaml", CHOOSING | IN_FLOAT32, 24)
+RUNS["navigation_iqn_resumed"] = Run("navigation_iqn.yaml", CHOOSING | IN_FLOAT32, 24, stop=12, stages=())
+RUNS["navigation_ddpg"] = Run("navigation_ddpg.yaml", VESSELS, 24)
+RUNS["navigation_sac"] = Run("navigation_sac.yaml", VESSELS, 24)
+RUNS["navigation_ac_iqn"] = Run("navigation_ac_iqn.yaml", VESSELS | IN_FLOAT32, 24)
+RUNS["ppo_packing"] = Run("ppo_packing.yaml", without_replay(BOXES) | PLACING, 24)
+RUNS["ppo_marine"] = Run("ppo_marine.yaml", without_replay(VESSELS), 24)
+RUNS["ppo_marine_resumed"] = Run("ppo_marine.yaml", without_replay(VESSELS), 24, stop=12, stages=())
+RUNS["bc"] = Run("bc.yaml", CLONING, 24)
+RUNS["bc_resumed"] = Run("bc.yaml", CLONING, 24, stop=14, stages=())
+RUNS["packing_bc_to_rl"] = Run("packing_bc_to_rl.yaml", PACKING | {"model.warm_start": "bc.ckpt"}, 24, stages=())
+RUNS["dishwashing_feasible"] = Run("dishwashing_feasible.yaml", SHIFTS, 24)
+RUNS["dishwashing_video"] = Run("dishwashing_video.yaml", VIDEO, 24)
+RUNS["dishwashing_video_resumed"] = Run("dishwashing_video.yaml", VIDEO, 24, stop=12, stages=())
 SAME_END = {
     "packing_rainbow_resumed": "packing_rainbow",
     "bc_resumed": "bc",
@@ -233,7 +231,7 @@ SAME_END = {
 }
 
 
-def play(name: str) -> dict[str, Any]:
+def play(name: str) -> Result:
     """Everything that a run comes to, made in the current folder, which is empty."""
     from tests.test_end_to_end import write_orders
 
@@ -241,7 +239,7 @@ def play(name: str) -> dict[str, Any]:
     write_orders(Path("orders.json"))
     if "bc" in run.config:
         _write_demonstrations()
-    found: dict[str, Any] = {}
+    found: Result = {}
     checkpoint: list[str] = []
     for updates in [run.updates] if run.stop is None else [run.stop, run.updates]:
         folder = Path(f"fit-{updates}")
@@ -280,9 +278,9 @@ def _last_checkpoint(folder: Path) -> Path:
 
 
 def _write_demonstrations() -> None:
-    """Write a rule's packings of bins of `CLONING`.
+    """Write a rule's packings of bins of `CLONING`, and a checkpoint to begin with.
 
-    Also a checkpoint of a network to begin with.
+    The checkpoint is of a network.
     """
     from torchrl_gpu.envs import PackingEnv
     from torchrl_gpu.policies import AgentSpace, ClonedChoice, PlacementScores
@@ -297,38 +295,32 @@ def _write_demonstrations() -> None:
 
 # -- what is kept of a run ---------------------------------------------------------------------------------------------
 
-# Digits of a hash.
+# Of a hash.
 DIGITS = 16
 LIGHTNINGS_OWN = ("epoch", "loops", "callbacks", "pytorch-lightning_version")
 CLOCKED = re.compile(r"throughput/|gpu/|memory|elapsed|^seconds$|(^|_)ms$|^ms/|(/|_per_)(s|h)$")
 NOT_NUMBERS = ("machine", "versions", "commit", "arguments", "config", "path", "epoch")
 
 
-def contents(checkpoint: Path) -> dict[str, Any]:
-    """Return hashes of all tensors of a checkpoint and its parts.
-
-    Also the counts that go with them.
-    """
+def contents(checkpoint: Path) -> Result:
+    """Return hashes of all tensors of a checkpoint and its parts, and its counts."""
     whole = torch.load(checkpoint, weights_only=True)
     weights, optimizers = whole.pop("state_dict"), whole.pop("optimizer_states")
     parts = [torch.load(part, weights_only=True) for part in checkpoint.parent.glob(f"{checkpoint.stem}-*.pt")]
     rest = list(tensors([{key: value for key, value in whole.items() if key not in LIGHTNINGS_OWN}, parts]))
     generator = torch.get_rng_state()
     random = [tensor for tensor in rest if tensor.dtype == generator.dtype and tensor.shape == generator.shape]
-    generators = {id(tensor) for tensor in random}
-    others = [tensor for tensor in rest if id(tensor) not in generators]
-    groups = chain.from_iterable(each.get("param_groups", ()) for each in optimizers)
-    return {
-        "updates": whole["global_step"],
-        "learning rates": [float(group["lr"]) for group in groups],
-        "weights": hashes(tensors(weights)),
-        "optimizer": hashes(tensors(optimizers)),
-        "random": hashes(random),
-        "environment and replay": hashes(others),
-    }
+    learning_rates: list[float] = []
+    for each in optimizers:
+        learning_rates += [float(group["lr"]) for group in each.get("param_groups", ())]
+    numbers_of_random = {id(tensor) for tensor in random}
+    others = [tensor for tensor in rest if id(tensor) not in numbers_of_random]
+    found: Result = {"updates": whole["global_step"], "learning rates": learning_rates}
+    found |= {"weights": hashes(tensors(weights)), "optimizer": hashes(tensors(optimizers))}
+    return found | {"random": hashes(random), "environment and replay": hashes(others)}
 
 
-def tensors(tree: Any) -> Iterator[Tensor]:
+def tensors(tree: object) -> Iterator[Tensor]:
     """Those in dicts, lists and tuples, however deep."""
     if isinstance(tree, Tensor):
         yield tree
@@ -350,9 +342,9 @@ def hashes(found: Iterable[Tensor]) -> list[str]:
     return sorted(lines)
 
 
-def written(folder: Path) -> dict[str, Any]:
+def written(folder: Path) -> Result:
     """Curves, tables and plans that a run has left in a folder."""
-    found: dict[str, Any] = {}
+    found: Result = {}
     for path in folder.rglob("metrics.csv"):
         found["curves"] = curves(path)
     for path in folder.rglob("*.json"):
@@ -364,7 +356,7 @@ def written(folder: Path) -> dict[str, Any]:
 
 
 def curves(path: Path) -> dict[str, list[float]]:
-    """Return the columns of a CSV file that no clock decides.
+    """Return the values of each column of a CSV file that no clock decides.
 
     Empty cells are left out.
     """
@@ -378,9 +370,9 @@ def curves(path: Path) -> dict[str, list[float]]:
 
 
 def without_clocks(tree: Any) -> Any:
-    """Return a tree of plain values without entries that vary.
+    """Return a tree of plain values without what a clock, machine or place decides.
 
-    A clock, the machine or the place of a file decides those.
+    The place is that of a file.
     """
     if isinstance(tree, Mapping):
         return {name: without_clocks(value) for name, value in tree.items() if not _is_left_out(name)}
@@ -391,17 +383,17 @@ def _is_left_out(name: str) -> bool:
     return name in NOT_NUMBERS or CLOCKED.search(name) is not None
 
 
-def _hash_of(tree: Any) -> str:
+def _hash_of(tree: object) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()[:DIGITS]
 
 
 # -- what has changed --------------------------------------------------------------------------------------------------
 
 
-def differences(recorded: Any, found: Any, where: str = "") -> Iterator[str]:
-    """Return a line for each place that differs from the record.
+def differences(recorded: object, found: object, where: str = "") -> Iterator[str]:
+    """Return a line for each place where a recorded value is missing or has changed.
 
-    What is new is passed over.
+    New values are ignored.
     """
     if isinstance(recorded, Mapping) and isinstance(found, Mapping):
         for name, value in recorded.items():
@@ -417,13 +409,13 @@ def differences(recorded: Any, found: Any, where: str = "") -> Iterator[str]:
             yield f"{where}: {len(recorded)} entries were recorded; now {len(found)}"
         for i, (a, b) in enumerate(zip(recorded, found, strict=False)):
             yield from differences(a, b, f"{where}[{i}]")
-    # nan is equal to itself here, while 0.0 and -0.0, and 1 and 1.0, differ.
+    # By `repr` nan is equal to nan, but 0.0 is not equal to -0.0, nor 1 to 1.0.
     elif repr(recorded) != repr(found):
         yield f"{where}: {_short(recorded)} was recorded; now {_short(found)}"
 
 
-def additions(recorded: Any, found: Any, where: str = "") -> Iterator[str]:
-    """Names of curves and entries of tables that were not recorded."""
+def additions(recorded: object, found: object, where: str = "") -> Iterator[str]:
+    """Yield the names of curves and entries of tables that were not recorded."""
     if isinstance(recorded, Mapping) and isinstance(found, Mapping):
         for name, value in found.items():
             place = f"{where}, {name}" if where else str(name)
@@ -433,20 +425,20 @@ def additions(recorded: Any, found: Any, where: str = "") -> Iterator[str]:
             yield from additions(a, b, f"{where}[{i}]")
 
 
-def unequal_ends(runs: Mapping[str, Any]) -> Iterator[str]:
-    """Return how a resumed run's end differs from that of a run in one go."""
-    for resumed, straight in SAME_END.items():
-        if {resumed, straight} <= set(runs):
-            ends = [runs[name][f"fit-{RUNS[name].updates}"] for name in (straight, resumed)]
-            states = [_without_curves(end) for end in ends]
-            yield from differences(states[0], states[1], f"{resumed} beside {straight}")
-
-
-def _without_curves(end: Mapping[str, Any]) -> dict[str, Any]:
+def _state(end: Result) -> Result:
     return {key: value for key, value in end.items() if key != "curves"}
 
 
-def _is_hashes(value: Any) -> bool:
+def unequal_ends(runs: Mapping[str, Result]) -> Iterator[str]:
+    """Compare the end of a resumed run with that of the same run in one go."""
+    for resumed, straight in SAME_END.items():
+        if {resumed, straight} <= set(runs):
+            first = _state(runs[straight][f"fit-{RUNS[straight].updates}"])
+            second = _state(runs[resumed][f"fit-{RUNS[resumed].updates}"])
+            yield from differences(first, second, f"{resumed} beside {straight}")
+
+
+def _is_hashes(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(line, str) and _HASH.fullmatch(line) for line in value)
 
 
@@ -461,42 +453,42 @@ def _other_tensors(recorded: Sequence[str], found: Sequence[str], where: str) ->
     yield f"{where}: {gone.total()} of {len(recorded)} tensors are gone, {new.total()} are new"
     if gone.keys() <= set(found) and new.keys() <= set(recorded):
         yield f"{where}: the same tensors, some of them held more or less often"
-    forms = [_forms_of(lines) for lines in (gone, new)]
-    for form in sorted(forms[0].keys() | forms[1].keys())[:LONGEST]:
-        yield f"{where}: {form}: {forms[0][form]} gone, {forms[1][form]} new"
+    gone_forms = _count_forms(gone)
+    new_forms = _count_forms(new)
+    for form in sorted(gone_forms.keys() | new_forms.keys())[:LONGEST]:
+        yield f"{where}: {form}: {gone_forms[form]} gone, {new_forms[form]} new"
 
 
-def _forms_of(lines: Counter[str]) -> Counter[str]:
-    """Count hashes by the types and shapes before them."""
+def _count_forms(lines: Counter[str]) -> Counter[str]:
+    """Count tensors by type and shape."""
     return Counter(line.rpartition(" ")[0] for line in lines.elements())
 
 
-# Most lines of one place.
+# Lines of one place.
 LONGEST = 8
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def other_machine(recorded: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
-    """Differences of the machine from that of the record, on which bits depend."""
+def other_machine(recorded: Result, present: Result) -> list[str]:
+    """Return differences of the machine from that of the record, on which bits depend."""
     return list(differences({name: value for name, value in recorded.items() if name != "commit"}, present))
 
 
-def machine() -> dict[str, Any]:
+def machine() -> Result:
     """Processor, instructions that torch uses, versions and commit: they decide bits."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    is_changed = _git("status", "--porcelain", "--", "torchrl_gpu") != ""
-    return {
-        "cpu": names[0] if names else platform.processor(),
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-        "system": f"{platform.system()} {platform.machine()}, Python {platform.python_version()}",
-        "versions": {name: metadata.version(name) for name in PACKAGES},
-        "commit": _git("rev-parse", "HEAD") + "+" * is_changed,
-    }
+    found: Result = {"cpu": names[0] if names else platform.processor()}
+    found["instructions"] = torch.backends.cpu.get_cpu_capability()
+    found["system"] = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    found["versions"] = {name: metadata.version(name) for name in PACKAGES}
+    is_changed = bool(_git("status", "--porcelain", "--", "torchrl_gpu"))
+    found["commit"] = _git("rev-parse", "HEAD") + ("+" if is_changed else "")
+    return found
 
 
 def _git(*words: str) -> str:
@@ -506,7 +498,7 @@ def _git(*words: str) -> str:
 # -- command -----------------------------------------------------------------------------------------------------------
 
 
-def played(name: str) -> tuple[dict[str, Any], float]:
+def played(name: str) -> tuple[Result, float]:
     """Play a run in a folder of its own, and return its seconds.
 
     It is for a process of its own, whose output goes to a file.
@@ -526,7 +518,7 @@ def played(name: str) -> tuple[dict[str, Any], float]:
             os.chdir(before)
 
 
-def play_all(names: Sequence[str], jobs: int) -> dict[str, Any]:
+def play_all(names: Sequence[str], jobs: int) -> Result:
     """Play runs by name.
 
     Each has a copy of this process, which has imported everything: that takes longer than a run.
@@ -569,13 +561,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     return int(bool(found))
 
 
-def as_text(result: Any) -> str:
+def as_text(result: object) -> str:
     """JSON with a line for each entry, but one line for a list of numbers."""
     text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
     return re.sub(r"\[[^][{}\"]+\]", lambda numbers: " ".join(numbers[0].split()), text)
 
 
-def _print_notes(there: Mapping[str, Any], kept: Mapping[str, Any], runs: Mapping[str, Any]) -> None:
+def _print_notes(there: Result, kept: Result, runs: Mapping[str, Result]) -> None:
     if others := other_machine(there, machine()):
         print("Recorded elsewhere, where bits may differ without any fault of the code:", *others, sep="\n  ")
     if news := list(additions(kept, {name: runs[name] for name in kept})):

@@ -1,4 +1,6 @@
-"""Compiles what the steps of the shipped configs launch for GPUs that are not here: `python -m benchmarks.gpu.ahead`.
+"""`python -m benchmarks.gpu.ahead`: compilation for GPUs that are not here.
+
+It compiles what the steps of the shipped configs launch.
 
 Registers, spills, shared memory and occupancy go to `benchmarks/results/kernels_ahead.json`; where a limit is exceeded
 the exit status is 1. Nothing is run, and no time of a GPU is in it.
@@ -16,7 +18,6 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import torch
 import triton
@@ -25,19 +26,23 @@ from benchmarks.gpu import learning, steps
 from benchmarks.gpu.chips import CHIPS
 from benchmarks.gpu.launches import Compiled, Launch
 from benchmarks.gpu.steps import launches
+from benchmarks.result_types import JsonObject
 from torchrl_gpu.cli.parser import OneLineParser
 from torchrl_gpu.system import machine
 
 RESULT = Path(__file__).parents[1] / "results" / "kernels_ahead.json"
 CONFIGS = (*steps.CONFIGS, *steps.MARINE_CONFIGS)
-MOST_SPILLS = 0  # of any kernel on any chip
-MOST_REGISTERS = {  # of a thread, by kernel
+# Of any kernel on any chip.
+MOST_SPILLS = 0
+# Of a thread, by kernel.
+MOST_REGISTERS = {
     "add_errors_kernel": 48,
     "advance_kernel": 64,
     "cut_items_kernel": 128,
     "draw_kernel": 64,
     "drop_boxes_kernel": 64,
-    "drop_solids_kernel": 255,  # 8 warps on a multiprocessor, as from 169 on
+    # 8 warps on a multiprocessor, as from 169 on.
+    "drop_solids_kernel": 255,
     "drop_wide_boxes_kernel": 80,
     "growth_kernel": 48,
     "marine_restart_kernel": 112,
@@ -45,9 +50,11 @@ MOST_REGISTERS = {  # of a thread, by kernel
     "move_entries_kernel": 48,
     "place_kernel": 64,
     "restart_kernel": 64,
-    "rollout_kernel": 255,  # 8 warps on a multiprocessor, as from 129 on
+    # 8 warps on a multiprocessor, as from 129 on.
+    "rollout_kernel": 255,
     "split_kernel": 64,
-    "sweep_kernel": 128,  # the most with which a multiprocessor holds its 16 warps
+    # The most with which a multiprocessor holds its 16 warps.
+    "sweep_kernel": 128,
     "value_bins_kernel": 80,
     "value_placements_kernel": 128,
     "windows_kernel": 32,
@@ -63,22 +70,14 @@ def form(launch: Launch) -> str:
     return ", ".join(words)
 
 
-def row(config: str, capability: int, launch: Launch, compiled: Compiled) -> dict[str, Any]:
+def row(config: str, capability: int, launch: Launch, compiled: Compiled) -> JsonObject:
     """Registers, spills and occupancy of a kernel on a chip."""
     chip = CHIPS[capability]
-    return {
-        "config": config,
-        "capability": capability,
-        "kernel": launch.name,
-        "form": form(launch),
-        "registers": compiled.registers,
-        "spills": compiled.spills,
-        "shared_bytes": compiled.shared_bytes,
-        "num_warps": compiled.num_warps,
-        "occupancy": chip.occupancy(compiled.registers, compiled.shared_bytes, compiled.num_warps),
-        "instructions": len(compiled.instructions),
-        "compile_s": compiled.seconds,
-    }
+    share = chip.occupancy(compiled.registers, compiled.shared_bytes, compiled.num_warps)
+    kernel = {"config": config, "capability": capability, "kernel": launch.name, "form": form(launch)}
+    registers = {"registers": compiled.registers, "spills": compiled.spills, "shared_bytes": compiled.shared_bytes}
+    work = {"num_warps": compiled.num_warps, "occupancy": share, "instructions": len(compiled.instructions)}
+    return kernel | registers | work | {"compile_s": compiled.seconds}
 
 
 def all_launches(config: str, capability: int) -> list[Launch]:
@@ -87,7 +86,7 @@ def all_launches(config: str, capability: int) -> list[Launch]:
     return made + learning.launches(capability) if config == learning.CONFIG else made
 
 
-def rows(task: tuple[str, int]) -> list[dict[str, Any]]:
+def rows(task: tuple[str, int]) -> list[JsonObject]:
     """Those of one config on one chip, compiled anew."""
     config, capability = task
     with tempfile.TemporaryDirectory() as cache, triton.knobs.cache.scope():
@@ -96,8 +95,8 @@ def rows(task: tuple[str, int]) -> list[dict[str, Any]]:
         return [row(config, capability, each, each.compiled(capability)) for each in made]
 
 
-def problems(found: list[dict[str, Any]]) -> Iterator[str]:
-    """Kernels that exceed a limit, each in one line."""
+def problems(found: list[JsonObject]) -> Iterator[str]:
+    """Yield the kernels that exceed a limit, each in one line."""
     for each in found:
         where = f"{each['config']}, sm_{each['capability']}: {each['form']}"
         if each["spills"] > MOST_SPILLS:
@@ -113,12 +112,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--capabilities", nargs="+", type=int, choices=list(CHIPS), default=list(CHIPS))
     parser.add_argument("--output", type=Path, help=f"JSON, such as {RESULT.name}; nothing is written without it")
     given: argparse.Namespace = parser.parse_args(arguments)
-    for config in given.configs:  # before the fork: it is the same for every chip
+    # Before the fork, since it is the same for every chip.
+    for config in given.configs:
         make = steps.marine_environment if config in steps.MARINE_CONFIGS else steps.environment
         make(config)
     tasks = list(product(given.configs, given.capabilities))
     context = multiprocessing.get_context("fork")
-    found: list[dict[str, Any]] = []
+    found: list[JsonObject] = []
     # A copy of this process has none of its threads, for which torch's operators would wait without end.
     one_thread = {"initializer": torch.set_num_threads, "initargs": (1,)}
     with ProcessPoolExecutor(min(len(tasks), os.cpu_count() or 1), context, **one_thread) as pool:

@@ -1,4 +1,6 @@
-"""Published figures of GPUs: limits of a multiprocessor by compute capability, and rates of some devices.
+"""Published figures of GPUs.
+
+They are limits of a multiprocessor by compute capability, and rates of some devices.
 
 Limits: CUDA Programming Guide, Compute Capabilities, table of technical specifications; rates of instructions: its
 table of the throughput of arithmetic instructions. Rates of devices: their data sheets, named beside each.
@@ -10,9 +12,12 @@ import math
 import re
 from typing import NamedTuple
 
-_REGISTERS = 65536  # of a multiprocessor, of every chip here
-_PER_WARP = 256  # registers are given to warps in pieces of so many
-_PARTITIONS = 4  # of a multiprocessor; each holds whole warps
+# Registers of a multiprocessor of every chip here.
+_REGISTERS = 65536
+# Registers are given to warps in pieces of so many.
+_PER_WARP = 256
+# Parts of a multiprocessor, each of which holds whole warps.
+_PARTITIONS = 4
 _KIB = 1024
 
 
@@ -34,7 +39,10 @@ class Chip(NamedTuple):
     reserved_kib: int = 1
 
     def occupancy(self, registers: int, shared_bytes: int, num_warps: int) -> float:
-        """Share of the warps that a multiprocessor can hold, of blocks of `num_warps` warps."""
+        """Return the share of the warps of a multiprocessor that fit.
+
+        They come in blocks of `num_warps` warps.
+        """
         per_warp = math.ceil(registers * 32 / _PER_WARP) * _PER_WARP
         warps = _REGISTERS // _PARTITIONS // per_warp * _PARTITIONS if per_warp else self.max_warps
         blocks = min(self.max_blocks, min(warps, self.max_warps) // num_warps)
@@ -44,15 +52,10 @@ class Chip(NamedTuple):
         return blocks * num_warps / self.max_warps
 
 
-CHIPS = {  # by compute capability
-    75: Chip("Turing", 32, 16, 64, 0),
-    80: Chip("Ampere, A100", 64, 32, 164),
-    86: Chip("Ampere", 48, 16, 100),
-    89: Chip("Ada", 48, 24, 100),
-    90: Chip("Hopper", 64, 32, 228),
-    100: Chip("Blackwell, B200", 64, 32, 228),
-    120: Chip("Blackwell", 48, 24, 100),
-}
+# By compute capability.
+CHIPS = {75: Chip("Turing", 32, 16, 64, 0), 80: Chip("Ampere, A100", 64, 32, 164)}
+CHIPS |= {86: Chip("Ampere", 48, 16, 100), 89: Chip("Ada", 48, 24, 100), 90: Chip("Hopper", 64, 32, 228)}
+CHIPS |= {100: Chip("Blackwell, B200", 64, 32, 228), 120: Chip("Blackwell", 48, 24, 100)}
 
 
 class Device(NamedTuple):
@@ -82,19 +85,18 @@ class Device(NamedTuple):
 
 
 _MIB = 1024 * _KIB
-DEVICES = {
-    each.name: each
-    for each in (
-        Device("A100", 80, 2.039e12, 40 * _MIB, 108, 1.41e9, "A100 80 GB SXM data sheet; A100 white paper"),
-        Device("H100", 90, 3.35e12, 50 * _MIB, 132, 1.98e9, "H100 SXM data sheet; H100 white paper"),
-        Device("H200", 90, 4.8e12, 50 * _MIB, 132, 1.98e9, "H200 SXM data sheet; H100 white paper"),
-        Device("RTX 4090", 89, 1.008e12, 72 * _MIB, 128, 2.52e9, "Ada GPU architecture white paper"),
-    )
-}
+_A100 = Device("A100", 80, 2.039e12, 40 * _MIB, 108, 1.41e9, "A100 80 GB SXM data sheet; A100 white paper")
+_H100 = Device("H100", 90, 3.35e12, 50 * _MIB, 132, 1.98e9, "H100 SXM data sheet; H100 white paper")
+_H200 = Device("H200", 90, 4.8e12, 50 * _MIB, 132, 1.98e9, "H200 SXM data sheet; H100 white paper")
+_RTX_4090 = Device("RTX 4090", 89, 1.008e12, 72 * _MIB, 128, 2.52e9, "Ada GPU architecture white paper")
+DEVICES = {device.name: device for device in (_A100, _H100, _H200, _RTX_4090)}
 
 
 def device_named(full_name: str) -> Device | None:
-    """A device by the name that its driver gives, such as "NVIDIA A100-SXM4-80GB"; None for an unknown one."""
+    """Return a device by the name that its driver gives, or None for an unknown one.
+
+    Such a name is "NVIDIA A100-SXM4-80GB".
+    """
     words = set(re.split(r"\W+", full_name))
     return next((device for name, device in DEVICES.items() if set(name.split()) <= words), None)
 

@@ -1,4 +1,6 @@
-"""Lower bounds of kernel times on a GPU: bytes and operations of a shipped config, at published rates.
+"""Lower bounds of kernel times on a GPU.
+
+They come from bytes and operations of a shipped config, at published rates.
 
 A bound, not a measurement: nothing here was run on a GPU. `python -m benchmarks.gpu.expectations` writes
 `results/kernels_bounds.json`; a report of a GPU prints its times over these. Bytes are what a kernel is given and
@@ -12,13 +14,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from benchmarks.gpu.chips import DEVICES, MAXIMA_PER_CLOCK, Device
 from benchmarks.gpu.steps import CONFIGS, environment
+from benchmarks.result_types import JsonObject
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.geometry import grid_positions
 from torchrl_gpu.envs.packing.kernels.triton.boxes import MOST_CELLS_X
@@ -26,9 +29,15 @@ from torchrl_gpu.envs.packing.kernels.triton.solids import pairs_on
 from torchrl_gpu.envs.packing.kernels.triton.undersides import fit_bytes
 from torchrl_gpu.evaluation.reports import write_json
 
-_FLOAT, _LONG, _INT, _FLAG = 4, 8, 4, 1  # bytes
-_MAP = _FLOAT + _FLAG  # of a placement: its height and its legality
-_VARIANT = 2 * _LONG + _FLOAT  # of an item in an orientation: extent and height
+# Bytes of a number of each type.
+_FLOAT = 4
+_LONG = 8
+_INT = 4
+_FLAG = 1
+# Bytes of a placement: its height and its legality.
+_MAP = _FLOAT + _FLAG
+# Bytes of an item in an orientation: extent and height.
+_VARIANT = 2 * _LONG + _FLOAT
 
 
 class Work(NamedTuple):
@@ -58,8 +67,11 @@ class Bound(NamedTuple):
 
 
 def work(env: PackingEnv) -> dict[str, Work]:
-    """By kernel, the work of one step of one environment of a batch, whose placement is legal; `restart_kernel` begins
-    none again. Of irregular items whose maps are kept the one newly shown is worked out, and no more."""
+    """Return the work of a step of one environment of a batch, by kernel.
+
+    Its placement is legal, and `restart_kernel` restarts no episode. Of irregular items whose maps are kept, only the
+    one newly shown is worked out.
+    """
     cells = env.bin.cells[0] * env.bin.cells[1]
     slots, orientations = env.visible_items, env.num_orientations
     placements = slots * orientations * env.bin.grid[0] * env.bin.grid[1]
@@ -74,7 +86,8 @@ def work(env: PackingEnv) -> dict[str, Work]:
     if env.catalogue.flat:
         windows = min(env.catalogue.footprint[1], env.bin.cells[1]).bit_length()
         wide = env.bin.cells[0] > MOST_CELLS_X
-        read = cells * _FLOAT * (2 if wide and _judged(env) else 1)  # of the windows one level at least
+        # At least one level of the windows is read.
+        read = cells * _FLOAT * (2 if wide and _judged(env) else 1)
         name = "drop_wide_boxes_kernel" if wide else "drop_boxes_kernel"
         if wide:
             found["windows_kernel"] = Work(cells * _FLOAT * (1 + windows), cells * (windows - 1))
@@ -83,14 +96,16 @@ def work(env: PackingEnv) -> dict[str, Work]:
         split = env.bin.step**2 * env.bin.grid[0] * env.bin.grid[1]
         counted = env.catalogue.unit is not None
         in_bytes = counted and fit_bytes(env.catalogue, env.bin)
-        copies = _FLOAT * (env.bin.step > 1) + _INT * counted + _INT * in_bytes  # heights, counts, maxima of blocks
+        # Heights, counts, and maxima of blocks.
+        copies = _FLOAT * (env.bin.step > 1) + _INT * counted + _INT * in_bytes
         if copies:
             found["split_kernel"] = Work(cells * _FLOAT + split * copies)
         kept = written - written / slots if env._keeps_maps else 0.0
         new = 1 if env._keeps_maps else slots
         area = float(env.catalogue.extent.prod(-1).sum(-1).float().mean())
         read = cells * (_INT if counted else _FLOAT)
-        if in_bytes:  # maxima of blocks, of the phases in which placements begin: on the grid, or flush along an axis
+        # Maxima of blocks, of the phases in which placements begin: on the grid, or flush along an axis.
+        if in_bytes:
             read += cells * _INT * min(4 / env.bin.step**2, 1)
         read += new * area * (_FLAG if in_bytes else _FLOAT)
         found["drop_solids_kernel"] = Work(items + read + kept + written, new * _solid_operations(env))
@@ -98,10 +113,12 @@ def work(env: PackingEnv) -> dict[str, Work]:
 
 
 def _rows(env: PackingEnv) -> tuple[float, float]:
-    """Bytes of what an environment has one of, in an action and in a restart."""
+    """Return the bytes of an environment's own values in an action and in a restart."""
     slots = env.visible_items
-    counters = 2 * (3 * _LONG + _FLOAT + _FLAG)  # position, packed, steps; volume; stable: read and written
-    action = 2 * _LONG + _MAP + _FLAG + 4 * _LONG + 3 * slots * _LONG  # and following, changed, items and slots
+    # Position, packed and steps, volume, stable: all are read and written.
+    counters = 2 * (3 * _LONG + _FLOAT + _FLAG)
+    # The last terms are following, changed, items and slots.
+    action = 2 * _LONG + _MAP + _FLAG + 4 * _LONG + 3 * slots * _LONG
     placed = 4 * _INT + _FLOAT + 2 * _LONG + 2 * _FLOAT
     maps = 0.0
     if not env.catalogue.flat:
@@ -120,7 +137,10 @@ def _fitting(env: PackingEnv, axis: int) -> Tensor:
 
 
 def _box_operations(env: PackingEnv, wide: bool) -> float:
-    """Maxima of one item's maps in all orientations, and comparisons of its footprints where a rule asks for them."""
+    """Count the operations of one item's maps in all orientations.
+
+    They are maxima, and comparisons of its footprints where a rule needs them.
+    """
     p, q = env.catalogue.extent.float().unbind(-1)
     along_x, along_y = _fitting(env, 0), _fitting(env, 1)
     fits = (along_x > 0) & (along_y > 0)
@@ -132,21 +152,29 @@ def _box_operations(env: PackingEnv, wide: bool) -> float:
 
 
 def _solid_operations(env: PackingEnv) -> float:
-    """Add-max of one item's maps in all orientations, and comparisons of its footprints where a rule asks for them."""
+    """Count the operations of one item's maps in all orientations.
+
+    They are add-max, and comparisons of its footprints where a rule needs them.
+    """
     cells = env.catalogue.extent.prod(-1).float()
     passes = 2 if _judged(env) else 1
     return float((passes * cells * _fitting(env, 0) * _fitting(env, 1)).sum(-1).mean())
 
 
 def bound(kernel: str, config: str, device: Device, num_envs: int | None = None) -> Bound:
-    """The least time of a kernel in a step of a shipped config on a device, of as many environments as it has."""
+    """Return the least time of a kernel in a step of a shipped config on a device.
+
+    The default is the config's number of environments.
+    """
     env = environment(config)
     of_kernel = work(env)[kernel]
     num_bytes = (num_envs or env.num_envs) * of_kernel.num_bytes
     by_operations = operations_seconds(kernel, config, device, num_envs)
     by_bytes = num_bytes / device.bandwidth if num_bytes > device.cache_bytes else 0.0
     seconds = max(by_bytes, by_operations)
-    limit = "" if not seconds else "bytes" if by_bytes == seconds else "operations"
+    limit = ""
+    if seconds:
+        limit = "bytes" if by_bytes == seconds else "operations"
     return Bound(seconds, limit, of_kernel)
 
 
@@ -159,8 +187,11 @@ def operations_seconds(kernel: str, config: str, device: Device, num_envs: int |
     return operations / device.operations(MAXIMA_PER_CLOCK * (2 if pairs else 1))
 
 
-def section() -> dict[str, Any]:
-    """Per config and kernel bytes and operations of an environment, and bounds of its batch by device."""
+def section() -> JsonObject:
+    """List bytes and operations of an environment by config and kernel.
+
+    Bounds of its batch follow, by device.
+    """
     columns = {"config": "config", "kernel": "kernel", "bytes": "bytes", "operations": "operations"}
     rows = []
     for config in CONFIGS:
@@ -177,7 +208,7 @@ def section() -> dict[str, Any]:
 
 
 def main() -> int:
-    """Writes the JSON of the table in the documentation."""
+    """Write the JSON of the table in the documentation."""
     path = Path(__file__).parents[1] / "results" / "kernels_bounds.json"
     write_json(path, {"benchmark": "gpu.expectations", "sections": [section()]})
     return 0

@@ -1,4 +1,8 @@
-"""`python -m benchmarks.gpu.fit CONFIG`: twenty seconds of training of a shipped run, and how fast it went.
+"""`python -m benchmarks.gpu.fit CONFIG`: rate of training of a shipped run.
+
+It trains for twenty seconds.
+
+It takes twenty seconds.
 
 Rates are those of the second half, behind compilation and warm-up. What the package warned of, such as a graph that
 could not be made, is kept.
@@ -20,6 +24,7 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
+from benchmarks.result_types import JsonObject
 from tests.golden_runs import RUNS
 from torchrl_gpu import configs
 from torchrl_gpu.cli.lightning_cli import build
@@ -34,10 +39,11 @@ class Clock(Callback):
 
     def __init__(self, seconds: float, steps: int | None) -> None:
         self.seconds, self.steps = seconds, steps
-        self.readings: list[tuple[float, float, int]] = []  # time, frames, updates
+        # Time, frames, updates.
+        self.readings: list[tuple[float, float, int]] = []
 
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        """Reads every tenth training step, all where only few are made."""
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: object) -> None:
+        """Read every tenth training step, or all where only few are made."""
         self._count = getattr(self, "_count", 0) + 1
         if self.steps is None and self._count % 10:
             return
@@ -63,12 +69,15 @@ class Warned(logging.Handler):
         self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keeps a line."""
+        """Keep a line."""
         self.lines.append(record.getMessage())
 
 
 def main(argv: list[str]) -> int:
-    """Trains, and writes the rates; 1 where the loss is no number."""
+    """Train and write the rates.
+
+    Returns 1 where the loss is no number.
+    """
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.fit", description=__doc__)
     parser.add_argument("config", help="a shipped one")
     parser.add_argument("--device", default="auto")
@@ -88,7 +97,7 @@ def main(argv: list[str]) -> int:
     return int(not math.isfinite(made["loss"]))
 
 
-def _trained(args: argparse.Namespace) -> dict[str, Any]:
+def _trained(args: argparse.Namespace) -> JsonObject:
     device = get_device(args.device)
     options = [f"trainer.accelerator={'gpu' if device.type == 'cuda' else 'cpu'}", "trainer.limit_val_batches=0"]
     options.append(f"trainer.devices={f'[{device.index}]' if device.type == 'cuda' else 1}")

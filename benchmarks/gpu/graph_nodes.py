@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from benchmarks.gpu import shipped, steps
 from benchmarks.gpu.launches import recorded
 from benchmarks.gpu.marine_steps import Operators
+from benchmarks.result_types import JsonObject
 from torchrl_gpu import native
 from torchrl_gpu.envs import BatchedEnv, PackingEnv, counter_rng, triton_draws
 from torchrl_gpu.envs.packing import kernels
@@ -85,20 +86,21 @@ def as_on_cuda(env: BatchedEnv) -> Iterator[None]:
     def draws(key: Tensor, counter: Tensor) -> Any:
         return triton_draws if triton_draws.covers(key, counter) else None
 
-    changes: list[tuple[Any, str, Any]] = [
+    changes: list[tuple[object, str, object]] = [
         (native, "runs_on", lambda tensor: False),
         (counter_rng, "_kernels", draws),
+    ]
+    changes += [
         (cutting, "_kernels", lambda device: triton_cuts),
         (cutting.CutSequences, "_runs_in_triton", lambda cuts, key: True),
         (greedy_rollouts, "in_triton", lambda name, device: triton_rollouts),
-        # Kernels that are not run write nothing: there must be what others can read, such as an item's number.
-        (torch, "empty", _uncounted(torch.zeros)),
-        (torch, "empty_like", _uncounted(torch.zeros_like)),
     ]
+    # Kernels that are not run write nothing: there must be what others can read, such as an item's number.
+    changes += [(torch, "empty", _uncounted(torch.zeros)), (torch, "empty_like", _uncounted(torch.zeros_like))]
     if isinstance(env, PackingEnv):
         changes.append((env, "kernels", kernels._jobs("triton")))
     else:
-        changes.append((env, "_is_fused", True))
+        changes.append((env, "is_fused", True))
     with ExitStack() as patches:
         for owner, name, value in changes:
             patches.enter_context(mock.patch.object(owner, name, value))
@@ -108,7 +110,7 @@ def as_on_cuda(env: BatchedEnv) -> Iterator[None]:
 def _uncounted(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A function of torch that no dispatch mode sees."""
 
-    def call(*arguments: Any, **options: Any) -> Tensor:
+    def call(*arguments: object, **options: object) -> Tensor:
         with _disable_current_modes():
             return function(*arguments, **options)
 
@@ -127,7 +129,7 @@ def _environment(config: str) -> BatchedEnv:
 
 
 def nodes_of_step(config: str) -> Nodes:
-    """Nodes of `step_and_maybe_reset` of a shipped config."""
+    """Return the nodes of `step_and_maybe_reset` of a shipped config."""
     env = _environment(config)
     seen = env.rand_action(env.observation(0).expand(env.num_envs).clone())
     return _counted(env, lambda: env.step_and_maybe_reset(seen.copy()))
@@ -143,7 +145,9 @@ def launches_of_rollout() -> Nodes:
 
 
 def _counted(env: BatchedEnv, act: Callable[[], object]) -> Nodes:
-    """Operators and kernels of an act, the second of two: the first makes tables that stay.
+    """Count operators and kernels of an act, the second of two.
+
+    The first makes tables that stay.
 
     The state of the environment stays what it was.
     """
@@ -157,7 +161,7 @@ def _counted(env: BatchedEnv, act: Callable[[], object]) -> Nodes:
     return found
 
 
-def counted_training(config: str, *options: str) -> dict[str, Any]:
+def counted_training(config: str, *options: str) -> JsonObject:
     """Launches and nodes of a training step of a shipped config.
 
     They come from a process with a pretended device.
@@ -171,11 +175,11 @@ def counted_training(config: str, *options: str) -> dict[str, Any]:
         )
         if done.returncode:
             raise RuntimeError(f"{config}: no training step on a pretended device:\n{done.stderr[-3000:]}")
-        found: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
+        found: JsonObject = json.loads(output.read_text(encoding="utf-8"))
         return found
 
 
-def step_section() -> dict[str, Any]:
+def step_section() -> JsonObject:
     """A row for each environment, and one for a whole rollout of `packing.yaml`."""
     rows = [{"what": config} | nodes_of_step(config)._asdict() for config in STEP_CONFIGS]
     rows.append({"what": "packing, 32 steps in one kernel"} | launches_of_rollout()._asdict())
@@ -183,7 +187,7 @@ def step_section() -> dict[str, Any]:
     return {"title": "environment steps", "columns": columns, "rows": rows}
 
 
-def training_section() -> dict[str, Any]:
+def training_section() -> JsonObject:
     """A row for each config that trains on single steps."""
     rows = []
     for config, options in TRAINING_CONFIGS.items():
@@ -197,7 +201,7 @@ def training_section() -> dict[str, Any]:
 
 
 def main() -> int:
-    """Counts all, in some minutes, and writes the JSON."""
+    """Count all, in some minutes, and write the JSON."""
     torch.manual_seed(0)
     write_json(RESULT, {"benchmark": "gpu.graph_nodes", "sections": [step_section(), training_section()]})
     return 0

@@ -1,4 +1,7 @@
-"""Kernel launches of an environment step, recorded and compiled on a machine without a GPU."""
+"""Kernel launches of an environment step, recorded without a GPU.
+
+They can be compiled on such a machine, too.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
+from benchmarks.result_types import JsonObject
 from torchrl_gpu.envs.packing.kernels.triton import solids as triton_solids
 
 _TYPES = {torch.float32: "*fp32", torch.int64: "*i64", torch.int32: "*i32", torch.uint8: "*u8"}
@@ -55,15 +59,17 @@ class Launch(NamedTuple):
     kernel: Any
     grid: tuple[int, ...]
     arguments: tuple[Any, ...]
-    options: dict[str, Any]
+    options: JsonObject
 
     @property
     def name(self) -> str:
         """Of the kernel."""
         return str(self.kernel.__name__)
 
-    def source(self) -> tuple[ASTSource, dict[str, Any]]:
-        """Triton's source with the types and constants of the launch, and the options of its compilation.
+    def source(self) -> tuple[ASTSource, JsonObject]:
+        """Return Triton's source of the launch, and the options of its compilation.
+
+        The source has the types and constants of the launch.
 
         Tensors lie at multiples of 16 bytes, as torch's allocator gives them.
         """
@@ -82,7 +88,10 @@ class Launch(NamedTuple):
         return made
 
     def compiled(self, capability: int) -> Compiled:
-        """The kernel, compiled for a compute capability such as 90. Triton's cache gives it at once a second time."""
+        """Compile the kernel for a compute capability such as 90.
+
+        Triton's cache returns it at once a second time.
+        """
         source, options = self.source()
         started = _cpu_seconds()
         kernel = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
@@ -95,7 +104,10 @@ class Launch(NamedTuple):
 
 
 def _cpu_seconds() -> float:
-    """Of this process and those that it has waited for: what other processes take of a core is not in it."""
+    """Return processor seconds of this process and those that it has waited for.
+
+    So what other processes take of a core does not count.
+    """
     spent = os.times()
     return spent.user + spent.system + spent.children_user + spent.children_system
 
@@ -107,14 +119,14 @@ def _type_of(value: Any) -> str:
 
 
 def registers_of(cubin: bytes) -> int:
-    """Registers of a thread."""
+    """Return the registers of a thread."""
     found = _REGISTERS.search(_dumped(cubin, "--dump-resource-usage"))
     assert found
     return int(found[1])
 
 
 def stack_of(cubin: bytes) -> int:
-    """Bytes of a thread's stack, without which nothing spills."""
+    """Return the bytes of a thread's stack, without which nothing spills."""
     return int(_dumped(cubin, "--dump-resource-usage").partition("STACK:")[2].split()[0])
 
 
@@ -135,11 +147,22 @@ def _dumped(cubin: bytes, what: str) -> str:
 
 
 def innermost_loops(code: list[tuple[int, str]]) -> list[list[str]]:
-    """The instructions of the loops of a disassembly in which there is no other, a jump to itself at the end aside."""
-    jumps = [(int(to[1], 16), at) for at, text in code if (to := _JUMP.search(text))]
-    loops = [(start, end) for start, end in jumps if start < end]
-    inner = [each for each in loops if not any(o != each and each[0] <= o[0] and o[1] <= each[1] for o in loops)]
-    return [[text for at, text in code if start <= at <= end] for start, end in inner]
+    """Return the instructions of the innermost loops of a disassembly.
+
+    A jump to itself at the end is not one.
+    """
+    loops = []
+    for at, text in code:
+        to = _JUMP.search(text)
+        start = int(to[1], 16) if to else at
+        if start < at:
+            loops.append((start, at))
+    found = []
+    for start, end in loops:
+        within = [other for other in loops if start <= other[0] and other[1] <= end]
+        if set(within) == {(start, end)}:
+            found.append([text for at, text in code if start <= at <= end])
+    return found
 
 
 @contextmanager
@@ -157,7 +180,7 @@ def recorded() -> Iterator[list[Launch]]:
 
 @contextmanager
 def as_on(capability: int) -> Iterator[None]:
-    """Kernels are launched as on a device of this compute capability."""
+    """Launch kernels as on a device of this compute capability."""
     pairs = triton_solids.pairs_on(capability // 10, capability % 10)
     with mock.patch.object(triton_solids, "_packed", return_value=pairs):
         yield

@@ -17,8 +17,10 @@ from torchrl_gpu.policies.packing.ntuple import triton_rollouts, triton_tables, 
 from torchrl_gpu.policies.packing.ntuple.values import Tables
 from torchrl_gpu.policies.spaces import AgentSpace
 
-CONFIG = "packing"  # the shipped config that learns tables
-_STEPS = 2  # of the sweep: all of them launch the same
+# The shipped config that learns tables.
+CONFIG = "packing"
+# Of the sweep: all of them launch the same.
+_STEPS = 2
 
 
 @cache
@@ -33,7 +35,9 @@ def tables() -> PatchTables:
 def launches(capability: int) -> list[Launch]:
     """Launches on a chip: random numbers, boxes cut, values, a rollout and a sweep."""
     env, made = environment(CONFIG), tables()
-    rows, plan, cells = env.num_envs, made.plan, made.seen
+    rows = env.num_envs
+    plan = made.plan
+    cells = made.seen
     bins = torch.zeros(rows, _STEPS, *cells, dtype=torch.uint8)
     reward, done = torch.zeros(rows, _STEPS), torch.zeros(rows, _STEPS, dtype=torch.bool)
     legal = env.state.legal.flatten(1, 2)

@@ -1,4 +1,6 @@
-"""Operators and kernels that a step of marine navigation launches: `python -m benchmarks.gpu.marine_steps`.
+"""`python -m benchmarks.gpu.marine_steps`: launches of a step at sea.
+
+It counts operators and kernels.
 
 Each shipped config makes one step and one restart by torch's operators and one by Triton's kernels. Operators are
 counted as they are dispatched, views and memory that is only taken left out, on tensors of a CPU; the kernels are
@@ -13,10 +15,12 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.gpu.launches import recorded
 from benchmarks.gpu.steps import MARINE_CONFIGS, marine_environment
+from benchmarks.result_types import JsonObject
 from torchrl_gpu import native
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.evaluation.reports import write_json
@@ -33,7 +37,9 @@ class Operators(TorchDispatchMode):
         super().__init__()
         self.count = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> Any:
         name = func._schema.name.removeprefix("aten::")
         is_view = any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns)
         if not is_view and name not in _TAKES_MEMORY:
@@ -42,7 +48,9 @@ class Operators(TorchDispatchMode):
 
 
 def counted(env: MarineNavEnv, fused: bool) -> tuple[int, int]:
-    """Operators and Triton's launches of `step_and_maybe_reset`; the state stays what it was.
+    """Count operators and Triton's launches of `step_and_maybe_reset`.
+
+    The state stays unchanged.
 
     The second of two equal steps is counted: the first makes tables that stay.
     """
@@ -50,18 +58,18 @@ def counted(env: MarineNavEnv, fused: bool) -> tuple[int, int]:
     seen = env.rand_action(env.observation(0).expand(env.num_envs).clone())
     found = 0, 0
     for _ in range(2):
-        env._is_fused = fused
+        env.is_fused = fused
         try:
             with mock.patch.object(native, "runs_on", return_value=False), recorded() as launches, Operators() as mode:
                 env.step_and_maybe_reset(seen.copy())
         finally:
-            env._is_fused = False
+            env.is_fused = False
             env._state = before
         found = mode.count, len(launches)
     return found
 
 
-def section() -> dict[str, Any]:
+def section() -> JsonObject:
     """A row for each shipped config."""
     columns = {"config": "config", "envs": "environments", "plain": "operators of torch alone"}
     columns |= {"operators": "operators beside the kernels", "kernels": "kernels"}
@@ -76,7 +84,7 @@ def section() -> dict[str, Any]:
 
 
 def main() -> int:
-    """Writes the JSON of the table in the documentation."""
+    """Write the JSON of the table in the documentation."""
     torch.manual_seed(0)
     write_json(RESULT, {"benchmark": "gpu.marine_steps", "sections": [section()]})
     return 0

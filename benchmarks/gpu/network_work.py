@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from benchmarks.result_types import JsonObject
 from torchrl_gpu import configs
 from torchrl_gpu.cli.lightning_cli import build
 
-_STEPS = 2  # the last is counted
+# The last is counted.
+_STEPS = 2
 # Little of what only fills a replay; batches and environments stay those of the config.
 _REPLAY = {"model.replay.capacity": 2000, "model.warmup_frames": 256}
 
@@ -28,7 +31,9 @@ class _Operations(TorchDispatchMode):
 
     total = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: tuple[object, ...] = (), kwargs: dict[str, object] | None = None
+    ) -> Any:
         options = kwargs or {}
         made = func(*args, **options)
         if func._overloadpacket in flop_registry:
@@ -41,11 +46,13 @@ class _Count(Callback):
 
     operations = 0
 
-    def on_train_batch_start(self, *arguments: Any) -> None:
+    def on_train_batch_start(self, *arguments: object) -> None:
         self._mode = _Operations()
         self._mode.__enter__()
 
-    def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Trainer, module: LightningModule, outputs: object, batch: object, batch_idx: int
+    ) -> None:
         self._mode.__exit__(None, None, None)
         self.operations = self._mode.total
         trainer.should_stop = batch_idx + 1 >= _STEPS
@@ -55,7 +62,7 @@ def operations(config: str) -> int:
     """Additions and multiplications of a training step, forwards and backwards."""
     path = Path(configs.find(f"{config}.yaml"))
     told = yaml.safe_load(path.read_text(encoding="utf-8"))["model"]
-    given: dict[str, Any] = {"trainer.accelerator": "cpu", "trainer.limit_val_batches": 0}
+    given: JsonObject = {"trainer.accelerator": "cpu", "trainer.limit_val_batches": 0}
     given |= {"trainer.enable_progress_bar": "false", "trainer.precision": "32-true"}
     # Operators of compiled functions are not seen.
     given["model.torch_compile"] = "false"

@@ -1,4 +1,7 @@
-"""The report as one page of HTML: plots are pictures inside it, so that one file can be sent."""
+"""The report as one page of HTML.
+
+Plots are pictures inside it, so that one file can be sent.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ import io
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from html import escape
-from typing import Any
 
 from benchmarks.gpu.predicted_rates import predicted
+from benchmarks.result_types import JsonObject
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 1100px; margin: 2em auto; padding: 0 1em; color: #1b1f24 }
@@ -25,7 +28,7 @@ img { max-width: 100% } p.note { color: #57606a }
 _MOST_BARS = 30
 
 
-def html(told: dict[str, Any]) -> str:
+def html(told: JsonObject) -> str:
     """The page of a report."""
     found = {part["name"]: part for part in told["parts"]}
     sections = [_summary(told["parts"])]
@@ -42,7 +45,7 @@ def html(told: dict[str, Any]) -> str:
     )
 
 
-def _machine(told: dict[str, Any]) -> str:
+def _machine(told: JsonObject) -> str:
     at = told["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in at["versions"].items() if version)
     return (
@@ -51,17 +54,16 @@ def _machine(told: dict[str, Any]) -> str:
     )
 
 
-def _summary(parts: Sequence[dict[str, Any]]) -> str:
-    rows = [
-        (
-            escape(part["title"]),
-            _state(part["state"]),
-            f"{part['seconds']:.0f} s" if part["seconds"] else "",
-            escape(part["detail"] if part["state"] != "passed" or part["name"] == "tests" else ""),
-            f"<code>{escape(part['avoid'])}</code>" if part["avoid"] else "",
-        )
-        for part in parts
-    ]
+def _summary_row(part: JsonObject) -> tuple[str, ...]:
+    took = f"{part['seconds']:.0f} s" if part["seconds"] else ""
+    is_told = part["state"] != "passed" or part["name"] == "tests"
+    detail = escape(part["detail"]) if is_told else ""
+    avoid = f"<code>{escape(part['avoid'])}</code>" if part["avoid"] else ""
+    return escape(part["title"]), _state(part["state"]), took, detail, avoid
+
+
+def _summary(parts: Sequence[JsonObject]) -> str:
+    rows = [_summary_row(part) for part in parts]
     return _table(("part", "", "time", "why, or what it said last", "what avoids it"), rows, (2,))
 
 
@@ -85,15 +87,18 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], numbers: Sequenc
     return f"<table>{line(heads, 'th')}\n" + "\n".join(line(row, "td") for row in rows) + "</table>"
 
 
-def _body(part: dict[str, Any], found: dict[str, dict[str, Any]], chip: str) -> str:
-    """The findings of a part; empty where its line in the summary says it all."""
+def _body(part: JsonObject, found: dict[str, JsonObject], chip: str) -> str:
+    """Write the findings of a part.
+
+    It is empty where the part's line in the summary says all.
+    """
     log = f"<details><summary>log</summary><pre>{escape(part['log'])}</pre></details>" if part["log"] else ""
     if part["data"] is None:
         return log
     if part["name"].startswith("fit_"):
         fits = [each for name, each in found.items() if name.startswith("fit_") and each["data"] is not None]
         return _fits([each["data"] for each in fits], chip) if part is fits[0] else ""
-    writers: dict[str, Callable[[Any], str]] = {"doctor": _doctor, "parity": _parity, "packing": _packing}
+    writers: dict[str, Callable[[JsonObject], str]] = {"doctor": _doctor, "parity": _parity, "packing": _packing}
     writers["timings"] = partial(_timings, chip=chip)
     return writers.get(part["name"], _sections)(part["data"]) + (log if part["state"] != "passed" else "")
 
@@ -106,20 +111,21 @@ def _doctor(findings: list[dict[str, str]]) -> str:
     return _table(("", "what", "", "details, why not, or how to try"), rows)
 
 
-def _parity(data: dict[str, Any]) -> str:
-    rows = [
-        (
-            escape(f"{row['backend']} on {row['device']}"),
-            escape(row["setting"]),
-            _state("not tried" if not row["ran"] else "failed" if row["difference"] else "passed"),
-            escape(row["difference"]),
-        )
-        for row in data["rows"]
-    ]
+def _outcome(row: JsonObject) -> str:
+    if not row["ran"]:
+        return "not tried"
+    return "failed" if row["difference"] else "passed"
+
+
+def _parity(data: JsonObject) -> str:
+    rows = []
+    for row in data["rows"]:
+        where = escape(f"{row['backend']} on {row['device']}")
+        rows.append((where, escape(row["setting"]), _state(_outcome(row)), escape(row["difference"])))
     return _table(("backend", "setting", "", "difference, or why it does not run"), rows)
 
 
-def _timings(data: dict[str, Any], chip: str) -> str:
+def _timings(data: JsonObject, chip: str) -> str:
     rows = []
     for row in data["rows"]:
         of_run = [escape(row["config"]), str(row["num_envs"]), escape(row["backend"])]
@@ -127,67 +133,60 @@ def _timings(data: dict[str, Any], chip: str) -> str:
         rows.append([*of_run, predicted(chip, row["config"], "step", row["num_envs"])])
     heads = ("environment of", "environments", "kernels", "ms/step", "environment steps/s", "predicted, in a graph")
     made = _table(heads, rows, (1, 3, 4, 5))
-    kernels = [(row["config"], each) for row in data["rows"] for each in row["kernels"]]
+    kernels = []
+    for row in data["rows"]:
+        kernels += [(row["config"], each) for each in row["kernels"]]
     if not kernels:
         return made + "<p class=note>Kernels are timed on a GPU: not tried: no CUDA.</p>"
-    cells = [
-        (
-            escape(config),
-            f"<code>{escape(each['kernel'][:80])}</code>",
-            f"{each['launches_per_step']:.2g}",
-            f"{each['seconds'] * 1e6:.1f}",
-            "" if each["bound_s"] is None else f"{each['bound_s'] * 1e6:.1f}",
-            "" if each["measured_over_bound"] is None else f"{each['measured_over_bound']:.2f}",
-            escape(each["limit"]),
-        )
-        for config, each in kernels
-    ]
+    cells = [_kernel_row(config, each) for config, each in kernels]
     of_kernels = ("run", "kernel", "launches/step", "µs", "bound, µs", "measured / bound", "limit")
     bounded = [(f"{c}: {e['kernel'][:40]}", e["measured_over_bound"]) for c, e in kernels if e["measured_over_bound"]]
     note = "<p class=note>A bound is what the chip's published rates allow at best, not a measurement.</p>"
     return made + _table(of_kernels, cells, (2, 3, 4, 5)) + note + _bars(bounded, "measured time / bound", log=False)
 
 
-def _packing(data: dict[str, Any]) -> str:
+def _kernel_row(config: str, kernel: JsonObject) -> tuple[str, ...]:
+    name = f"<code>{escape(kernel['kernel'][:80])}</code>"
+    launches = f"{kernel['launches_per_step']:.2g}"
+    took = f"{kernel['seconds'] * 1e6:.1f}"
+    bound = "" if kernel["bound_s"] is None else f"{kernel['bound_s'] * 1e6:.1f}"
+    over = "" if kernel["measured_over_bound"] is None else f"{kernel['measured_over_bound']:.2f}"
+    return escape(config), name, launches, took, bound, over, escape(kernel["limit"])
+
+
+def _packing(data: JsonObject) -> str:
     rows = [(f"{row['group']}: {row['name']}", row["rate"]) for row in data["rows"] if "envs" in row["name"]]
-    cells = [
-        (
-            escape(row["group"]),
-            escape(row["name"]),
-            _number(row["rate"]),
-            f"{row['ratio']:,.3g}" if "ratio" in row else "",
-            f"{row['share_of_copy']:.1%}" if "share_of_copy" in row else "",
-            escape(row["notes"]),
-        )
-        for row in data["rows"]
-    ]
+    cells = []
+    for row in data["rows"]:
+        ratio = f"{row['ratio']:,.3g}" if "ratio" in row else ""
+        share = f"{row['share_of_copy']:.1%}" if "share_of_copy" in row else ""
+        names = (escape(row["group"]), escape(row["name"]))
+        cells.append((*names, _number(row["rate"]), ratio, share, escape(row["notes"])))
     heads = ("", "", "steps/s", "× NumPy", "of memory's rate", "")
     return _bars(rows, "environment steps/s") + _table(heads, cells, (2, 3, 4))
 
 
-def _sections(data: dict[str, Any]) -> str:
+def _rate_row(row: JsonObject) -> tuple[str, ...]:
+    spread = "–".join(map(_number, row.get("range", [])))
+    ratios = ", ".join(f"{value:.3g} × {escape(name)}" for name, value in (row.get("ratios") or {}).items())
+    share = f"{row['share_of_floor']:.1%}, {escape(row['bound_by'])}" if row.get("share_of_floor") else ""
+    return escape(row["name"]), _number(row["rate"]), spread, ratios, share
+
+
+def _sections(data: JsonObject) -> str:
     """Of a benchmark that gives sections of rows with rates."""
     made = []
     for section in data.get("sections", []):
         rows = [row for row in section["rows"] if row.get("rate")]
         made.append(f"<h3>{escape(section['title'])}, {escape(section['unit'])}</h3>")
         made.append(_bars([(row["name"], row["rate"]) for row in rows], section["unit"]))
-        cells = [
-            (
-                escape(row["name"]),
-                _number(row["rate"]),
-                "–".join(map(_number, row.get("range", []))),
-                ", ".join(f"{value:.3g} × {escape(name)}" for name, value in (row.get("ratios") or {}).items()),
-                f"{row['share_of_floor']:.1%}, {escape(row['bound_by'])}" if row.get("share_of_floor") else "",
-            )
-            for row in rows
-        ]
+        cells = [_rate_row(row) for row in rows]
         made.append(_table(("", "rate", "range", "ratios", "of the ceiling"), cells, (1, 2)))
     missing = "".join(f"<p class=note>{escape(str(line))}</p>" for line in data.get("missing", []))
     return "\n".join(made) + missing
 
 
-def _fits(fits: Sequence[dict[str, Any]], chip: str) -> str:
+def _fits(fits: Sequence[JsonObject], chip: str) -> str:
     bars = []
     for fit in fits:
         graphs = ", graphs" if fit["graphs"] else ""
@@ -197,8 +196,11 @@ def _fits(fits: Sequence[dict[str, Any]], chip: str) -> str:
     return "<!-- fits -->" + _bars(bars, "updates/s") + _table(heads, cells, (2, 3, 4, 5))
 
 
-def _fit(fit: dict[str, Any], chip: str) -> list[str]:
-    """The row of a short training; predictions are of graphs."""
+def _fit(fit: JsonObject, chip: str) -> list[str]:
+    """Write the row of a short training.
+
+    Predictions are of graphs.
+    """
     config = fit["config"].removesuffix(".yaml")
     should = predicted(chip, config, "training", fit["num_envs"]) if fit["graphs"] else ""
     cells = [escape(fit["config"]), "graphs" if fit["graphs"] else "one by one"]
@@ -208,11 +210,16 @@ def _fit(fit: dict[str, Any], chip: str) -> list[str]:
 
 def _number(value: float) -> str:
     """With three digits, or all those before the point."""
-    return f"{value / 1e9:.3g} G" if value >= 1e9 else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    if value >= 1e9:
+        return f"{value / 1e9:.3g} G"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _bars(rows: Sequence[tuple[str, float]], unit: str, log: bool = True) -> str:
-    """A bar for each row, as a picture; nothing without matplotlib."""
+    """Draw a bar for each row, as a picture.
+
+    Without matplotlib there is none.
+    """
     rows = [(name, value) for name, value in rows if value and value > 0][:_MOST_BARS]
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -17,7 +17,8 @@ FAMILIES = (
 )
 
 
-_QUICK_SECONDS = 12.0  # of training, on a GPU
+# Of training, on a GPU.
+_QUICK_SECONDS = 12.0
 _WITHOUT_GRAPHS = "--model.cuda_graphs=false --model.graph_updates=false, or --trainer.accelerator=cpu"
 
 
@@ -44,7 +45,9 @@ class Part(NamedTuple):
 
 
 def parts(device: str, quick: bool, folder: Path) -> list[Part]:
-    """All of them, in the order in which they run; for a look, what is worth most comes first.
+    """List all parts in the order in which they run.
+
+    For a quick look the most valuable come first.
 
     Args:
         device: Such as "cuda:0" or "cpu".
@@ -77,20 +80,19 @@ def parts(device: str, quick: bool, folder: Path) -> list[Part]:
     found = [
         Part("doctor", "What works here", doctor, 900),
         Part("tests", "Tests that need a GPU", (*tests, "--durations=10"), 3600, avoid=failed, cuda_only=True),
+    ]
+    found += [
         part("parity", "Every backend beside the reference", "benchmarks.gpu.parity", look, 1800, eager),
         part("timings", "Steps and kernels of the shipped runs", "benchmarks.gpu.timings", look, 1800, eager),
+    ]
+    found += [
         part("kernels", title, "benchmarks.kernels", kernels, 1800, eager),
         part("packing", "Packing steps beside NumPy", "torchrl_gpu.cli bench packing", packing, 1800, eager),
         part("marine", "Navigation steps", "benchmarks.marine --no-peers", marine, 1800, "--no-compiled"),
-        part(
-            "frames",
-            "JPEG and H.264 of frames on the device",
-            "benchmarks.frame_pipeline",
-            frames,
-            900,
-            "GpuFramePipeline(device='cpu', h264='x264')",
-        ),
     ]
+    words = "GpuFramePipeline(device='cpu', h264='x264')"
+    title = "JPEG and H.264 of frames on the device"
+    found.append(part("frames", title, "benchmarks.frame_pipeline", frames, 900, words))
     fits = _fits(part, device, quick)
     doctor, *others = found
     # What a short loan of a GPU must tell comes first.

@@ -1,4 +1,6 @@
-"""Predicted rates of chips, from the work that `benchmarks.gpu.predictions` counts.
+"""Predicted rates of chips.
+
+They come from the work that `benchmarks.gpu.predictions` counts.
 
 The time of a step is that of its kernels, and besides 2 µs for every node of a graph and 5 µs for every launch of the
 host. These two are assumptions; of what is left out, waits of kernels for memory and for each other are the most. On an
@@ -11,16 +13,19 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from benchmarks.gpu.chips import device_named
+from benchmarks.result_types import JsonObject
 
 RESULTS = Path(__file__).parents[1] / "results"
 RESULT = RESULTS / "gpu_predictions.json"
 NODE_S = 2e-6
 LAUNCH_S = 5e-6
-CHIP = "H100"  # the one that was measured
-UTILIZATION = 0.695  # of the goal in seconds
+# The chip that was measured.
+CHIP = "H100"
+# Utilization of the goal in seconds.
+UTILIZATION = 0.695
 
 
 class Work(NamedTuple):
@@ -69,26 +74,30 @@ class Goal(NamedTuple):
     words: str
 
 
-GOALS = (
+_TRAINED = (
     Goal(("packing", "training", 64), 1e6, "`packing.yaml` in training, environment steps/s"),
     Goal(("packing", "training", 1024), 1e6, "the same with 1,024 environments"),
     Goal(("packing", "step", 65536), 50e6, "its environment alone, 65,536 environments, steps/s"),
+)
+GOALS = (
+    *_TRAINED,
     Goal(("packing_dqn", "training", 128), 1500, "`packing_dqn.yaml`, updates/s"),
     Goal(("navigation_iqn", "training", 64), 2000, "`navigation_iqn.yaml`, updates/s"),
     Goal(("packing_irregular", "step", 16), 20_000, "irregular items, 16 environments, steps/s"),
     Goal(("packing_irregular", "step", 64), 60_000, "irregular items, 64 environments, steps/s"),
 )
-MOST_SECONDS = 10.0  # of training `packing.yaml` to the utilization of the goal
+# Of training `packing.yaml` to the utilization of the goal.
+MOST_SECONDS = 10.0
 
 
-def published(result: str) -> dict[str, Any]:
+def published(result: str) -> JsonObject:
     """A result of another benchmark."""
-    found: dict[str, Any] = json.loads((RESULTS / f"{result}.json").read_text(encoding="utf-8"))
+    found: JsonObject = json.loads((RESULTS / f"{result}.json").read_text(encoding="utf-8"))
     return found
 
 
-def rows_of(result: dict[str, Any], title: str) -> list[dict[str, Any]]:
-    """Rows of the section with a title."""
+def rows_of(result: JsonObject, title: str) -> list[JsonObject]:
+    """Return the rows of the section with a title."""
     return next(each["rows"] for each in result["sections"] if each["title"] == title)
 
 
@@ -123,7 +132,7 @@ def steps_to_goal(num_envs: int) -> int | None:
     return next((int(each["frames"]) for each in curve if each["utilization"] >= UTILIZATION), None)
 
 
-def prediction_section(works: Iterable[Work], chips: Iterable[str]) -> dict[str, Any]:
+def prediction_section(works: Iterable[Work], chips: Iterable[str]) -> JsonObject:
     """A row for each step: its rate on every chip, and what an H100 has measured."""
     measured = measured_rates()
     waits = waits_measured()
@@ -143,7 +152,7 @@ def prediction_section(works: Iterable[Work], chips: Iterable[str]) -> dict[str,
     return {"title": "predictions", "columns": columns, "rows": rows}
 
 
-def goal_section(works: Iterable[Work]) -> dict[str, Any]:
+def goal_section(works: Iterable[Work]) -> JsonObject:
     """A row for each goal, and whether the prediction reaches it."""
     by_name = {(each.config, each.kind, each.num_envs): each for each in works}
     waits = waits_measured()

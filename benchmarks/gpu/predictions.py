@@ -10,13 +10,13 @@ as in `table_work`, products of matrices at the rate of float32 without tensor c
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 from benchmarks.gpu import expectations, network_work, predicted_rates, table_work
 from benchmarks.gpu.chips import DEVICES, FLOATS_PER_CLOCK, Device
 from benchmarks.gpu.predicted_rates import CHIP, NODE_S, RESULT, Work, published, rounded, rows_of
 from benchmarks.gpu.shipped import environment_arguments, model_arguments
 from benchmarks.gpu.steps import MARINE_CONFIGS
+from benchmarks.result_types import JsonObject
 from torchrl_gpu.evaluation.reports import write_json
 
 _STEPS = "environment steps/s"
@@ -28,7 +28,7 @@ _SOLIDS = "packing_irregular"
 
 
 def step_works() -> list[Work]:
-    """Steps of environments alone, each a replay of a graph."""
+    """Return the steps of environments alone, each a replay of a graph."""
     nodes = {row["what"]: row["operators"] + row["kernels"] for row in _counted("environment steps")}
     found = []
     for num_envs in _BOX_ENVS:
@@ -102,8 +102,8 @@ def float_rate(device: Device) -> float:
     return 2 * device.operations(FLOATS_PER_CLOCK[device.capability])
 
 
-def check_section() -> dict[str, Any]:
-    """Kernels that an H100 has timed, beside their predictions, a node each."""
+def check_section() -> JsonObject:
+    """Return the kernels that an H100 has timed, with their predictions."""
     device = DEVICES[CHIP]
     timed = next(part for part in published("gpu_h100")["parts"] if part["name"] == "timings")["data"]["rows"]
     seconds: dict[tuple[str, str], float] = {}
@@ -127,12 +127,12 @@ def check_section() -> dict[str, Any]:
     return {"title": "kernels", "columns": columns, "rows": rows}
 
 
-def _counted(title: str) -> list[dict[str, Any]]:
+def _counted(title: str) -> list[JsonObject]:
     return rows_of(published("graph_nodes"), title)
 
 
 def main() -> int:
-    """Counts the work, and writes the JSON of the tables in the documentation."""
+    """Count the work, and write the JSON of the tables in the documentation."""
     works = step_works() + training_works()
     sections = [predicted_rates.prediction_section(works, DEVICES), predicted_rates.goal_section(works)]
     sections.append(check_section())

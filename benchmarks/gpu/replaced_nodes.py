@@ -40,7 +40,7 @@ class Replaced:
         """
 
         @wraps(function)
-        def call(*arguments: Any, **options: Any) -> Any:
+        def call(*arguments: object, **options: object) -> Any:
             graph = graphs.recording
             if graph is None or self._is_within:
                 return function(*arguments, **options)
@@ -74,7 +74,7 @@ class Draws:
 
 
 def count_here(name: str, nodes_of_step: int, output: Path, options: list[str]) -> None:
-    """Trains a config a few steps in this process, which has a pretended device.
+    """Train a config a few steps in this process, which has a pretended device.
 
     Writes what the last training step launched, as `training_launches.count_here`, with its nodes those of Triton.
 

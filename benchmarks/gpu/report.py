@@ -1,4 +1,6 @@
-"""`make gpu`, or `python -m benchmarks.gpu.report`: all that a machine with a GPU can tell, as JSON and as a page.
+"""Report of a machine with a GPU.
+
+`make gpu` or `python -m benchmarks.gpu.report` makes it. It is written as JSON and as a page.
 
 Every part is a program of its own with a time limit, so that what fails, hangs or crashes leaves the rest. The exit
 status is 0 where every part that could run has passed.
@@ -20,16 +22,21 @@ from typing import Any
 
 from benchmarks.gpu import page
 from benchmarks.gpu.parts import Part, parts
+from benchmarks.result_types import JsonObject
 from torchrl_gpu.device import get_device
 from torchrl_gpu.system import machine, nvidia
 
 ROOT = Path(__file__).parents[2]
-PASSED, FAILED, LATE, NOT_TRIED = "passed", "failed", "ended: too long", "not tried"
-_TAIL = 4000  # characters of a log that stand in the report
+PASSED = "passed"
+FAILED = "failed"
+LATE = "ended: too long"
+NOT_TRIED = "not tried"
+# Characters of a log that are in the report.
+_TAIL = 4000
 
 
 def main(argv: list[str]) -> int:
-    """Runs the parts and writes `report.json` and `index.html`."""
+    """Run the parts and write `report.json` and `index.html`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.report", description=__doc__)
     parser.add_argument("--device", default="auto", help="auto, cuda:N, or cpu, where what needs a GPU is left out")
     parser.add_argument("--quick", action="store_true", help="a look in minutes: small sizes, few steps")
@@ -40,8 +47,9 @@ def main(argv: list[str]) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     wanted = parts(str(device), args.quick, folder)
     if unknown := set(args.only or ()) - {part.name for part in wanted}:
-        raise ValueError(f"--only: want some of {', '.join(part.name for part in wanted)}; got {', '.join(unknown)}")
-    told: dict[str, Any] = {
+        known = ", ".join(part.name for part in wanted)
+        raise ValueError(f"--only: there is no part {', '.join(unknown)}: choose from {known}")
+    told: JsonObject = {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "quick": args.quick,
         "machine": machine.describe(device) | {"driver": nvidia.driver()},
@@ -54,16 +62,18 @@ def main(argv: list[str]) -> int:
         found = run(part, folder) if device.type == "cuda" or not part.cuda_only else not_tried(part)
         told["parts"].append(found)
         print(f"    {found['state']}, {found['seconds']:.0f} s{_hint(found)}", flush=True)
-        write(told, folder)  # after each, so that an end from outside leaves what there is
+        # It is written after each part, so that an end from outside leaves a report.
+        write(told, folder)
     print(f"\nWritten: {folder / 'index.html'} and report.json; docs/gpu-report.md says how to send them in")
     return int(any(found["state"] not in (PASSED, NOT_TRIED) for found in told["parts"]))
 
 
-def run(part: Part, folder: Path) -> dict[str, Any]:
-    """Runs a part, and ends it with all that it has started where it takes too long."""
+def run(part: Part, folder: Path) -> JsonObject:
+    """Run a part, and end it with all that it has started if it takes too long."""
     begun, log = time.perf_counter(), folder / f"{part.name}.log"
     if part.output is not None:
-        part.output.unlink(missing_ok=True)  # of an earlier report
+        # There may be one of an earlier report.
+        part.output.unlink(missing_ok=True)
     out = folder / f"{part.name}.out"
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
     with log.open("wb") as errors, out.open("wb") as output:
@@ -76,7 +86,8 @@ def run(part: Part, folder: Path) -> dict[str, Any]:
         except subprocess.TimeoutExpired:
             state, status = LATE, None
         finally:
-            with contextlib.suppress(ProcessLookupError):  # also what it has left behind
+            # This also ends the processes that it has left behind.
+            with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
     text = out.read_text(encoding="utf-8", errors="replace")
@@ -85,19 +96,20 @@ def run(part: Part, folder: Path) -> dict[str, Any]:
     if state == PASSED and problem:
         state = FAILED
     said = "" if part.output is None and data else text + "\n"
-    tail = (said + log.read_text(encoding="utf-8", errors="replace")).strip()  # errors last
+    # Errors come last.
+    tail = (said + log.read_text(encoding="utf-8", errors="replace")).strip()
     log.write_text(tail + "\n", encoding="utf-8")
     return _found(
         part, state, time.perf_counter() - begun, _why(state, status, part, tail, problem), data, tail[-_TAIL:]
     )
 
 
-def not_tried(part: Part, why: str = "no CUDA") -> dict[str, Any]:
+def not_tried(part: Part, why: str = "no CUDA") -> JsonObject:
     """The entry of a part that was left out."""
     return _found(part, NOT_TRIED, 0.0, f"not tried: {why}", None, "")
 
 
-def _found(part: Part, state: str, seconds: float, detail: str, data: Any, tail: str) -> dict[str, Any]:
+def _found(part: Part, state: str, seconds: float, detail: str, data: Any, tail: str) -> JsonObject:
     return {
         "name": part.name,
         "title": part.title,
@@ -133,12 +145,12 @@ def _why(state: str, status: int | None, part: Part, tail: str, problem: str) ->
     return last or problem or f"ended with status {status}"
 
 
-def _hint(found: dict[str, Any]) -> str:
+def _hint(found: JsonObject) -> str:
     said = f": {found['detail']}" if found["detail"] else ""
     return said + (f"; avoided by {found['avoid']}" if found["avoid"] else "")
 
 
-def write(told: dict[str, Any], folder: Path) -> None:
+def write(told: JsonObject, folder: Path) -> None:
     """The report as JSON, and as a page that needs nothing beside it."""
     (folder / "report.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
     (folder / "index.html").write_text(page.html(told), encoding="utf-8")

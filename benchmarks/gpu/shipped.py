@@ -8,13 +8,14 @@ from typing import Any
 
 import yaml
 
+from benchmarks.result_types import JsonObject
 from torchrl_gpu import configs
 from torchrl_gpu.envs import BatchedEnv
 from torchrl_gpu.policies import PatchTables
 from torchrl_gpu.policies.spaces import AgentSpace
 
 
-def environment_arguments(config: str) -> dict[str, Any]:
+def environment_arguments(config: str) -> JsonObject:
     """Of the environment of a shipped config, named without its ending."""
     return _settings(config)[1]
 
@@ -33,15 +34,15 @@ def tables(config: str, space: AgentSpace) -> PatchTables:
     return made
 
 
-def _settings(config: str) -> tuple[str, dict[str, Any]]:
+def _settings(config: str) -> tuple[str, JsonObject]:
     env = model_arguments(config)["env"]
     return env["class_path"], {key: _made(value) for key, value in env.get("init_args", {}).items()}
 
 
-def model_arguments(config: str) -> dict[str, Any]:
-    """Arguments of the learner of a shipped config, as its file has them."""
+def model_arguments(config: str) -> JsonObject:
+    """Return the arguments of the learner of a shipped config, as its file has them."""
     told = yaml.safe_load(Path(configs.find(f"{config}.yaml")).read_text(encoding="utf-8"))
-    made: dict[str, Any] = told["model"]["init_args"]
+    made: JsonObject = told["model"]["init_args"]
     return made
 
 

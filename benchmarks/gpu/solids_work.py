@@ -1,4 +1,6 @@
-"""How many cells `drop_solids` visits in a step of `packing_irregular.yaml`, and what they cost by its disassembly.
+"""Cells that `drop_solids` visits in a step of `packing_irregular.yaml`.
+
+Their cost comes from the disassembly of the kernel.
 
 `python -m benchmarks.gpu.solids_work` writes `results/solids_work.json`. Nothing is run on a GPU: the visits are
 counted from states that are played on a CPU, the instructions of a visit from the binary for a chip. The loops around
@@ -15,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,15 +28,19 @@ from benchmarks.gpu.chips import DEVICES, Device
 from benchmarks.gpu.expectations import bound
 from benchmarks.gpu.launches import Compiled, Launch, innermost_loops
 from benchmarks.gpu.steps import launches
+from benchmarks.result_types import JsonObject
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.kernels.triton.solids import blocks
 from torchrl_gpu.envs.packing.kernels.triton.undersides import undersides
 from torchrl_gpu.envs.packing.types import Moved
 from torchrl_gpu.evaluation.reports import write_json
 
-CONFIG, KERNEL, CHIP = "packing_irregular", "drop_solids_kernel", "H100"
+CONFIG = "packing_irregular"
+KERNEL = "drop_solids_kernel"
+CHIP = "H100"
 RESULT = Path(__file__).parents[1] / "results" / "solids_work.json"
-MEASURED_S = 2.95e-3  # `results/gpu_h100.json`, of the form that visited every cell of every touched placement
+# From `results/gpu_h100.json`, of the form that visited every cell of every touched placement.
+MEASURED_S = 2.95e-3
 # The loop of that form, commit 90842daf, for compute capability 9.0: two cells of 256 pairs of placements.
 FORMER_LANES = 256
 FORMER_LOOP = {
@@ -43,9 +49,11 @@ FORMER_LOOP = {
 }  # fmt: skip
 _PAIRED = "VIADDMNMX"
 _INTEGER_PIPE = ("VIADDMNMX", "VIMNMX", "IADD3", "PRMT", "FMNMX", "ISETP", "VIADD", "LOP3", "SHF", "SEL")
-_CLOCKS = {"issue": 1, "integers": 2, "loads": 4}  # of an instruction, on a quarter of a multiprocessor
+# Of an instruction, on a quarter of a multiprocessor.
+_CLOCKS = {"issue": 1, "integers": 2, "loads": 4}
 _WARMUP_STEPS, _COUNTED_STEPS = 6, 8
-_SAMPLED = 240  # programs of each kind
+# Programs of each kind.
+_SAMPLED = 240
 
 
 class Loop(NamedTuple):
@@ -86,7 +94,10 @@ class Visits(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """What the kernel of today does of these visits: the first cells of blocks, checks of blocks, and other cells."""
+    """Shares of these visits that the kernel makes today.
+
+    They are the first cells of blocks, checks of blocks, and other cells.
+    """
 
     first: float
     checks: float
@@ -99,8 +110,11 @@ class Shares(NamedTuple):
 
 
 def loops_of(launch: Launch, compiled: Compiled) -> tuple[Loop, Loop]:
-    """The inner loops of a compiled form: the longest that visits cells, which is unrolled, and that of the checks."""
-    counted = [Counter(mnemonic(line) for line in loop) for loop in innermost_loops(compiled.instructions)]
+    """Return the inner loops of a compiled form.
+
+    The first is the longest that visits cells, which is unrolled. The second checks blocks.
+    """
+    counted = [Counter(map(mnemonic, lines)) for lines in innermost_loops(compiled.instructions)]
     paired = [each for each in counted if each[_PAIRED]]
     visiting = max((each for each in paired if not each["REDUX"]), key=lambda each: sum(each.values()))
     checking = next(each for each in paired if each["REDUX"])
@@ -117,7 +131,10 @@ def mnemonic(line: str) -> str:
 
 @cache
 def played() -> list[tuple[PackingEnv, Moved, Tensor]]:
-    """Steps of the shipped environment by random legal actions: environment, what moved, and the items then shown."""
+    """Play steps of the shipped environment by random legal actions.
+
+    Returns the environment, what moved, and the items then shown.
+    """
     env = PackingEnv(**shipped.environment_arguments(CONFIG) | {"device": "cpu", "seed": 0})
     torch.manual_seed(0)
     current, found = env.reset(), []
@@ -134,17 +151,18 @@ def played() -> list[tuple[PackingEnv, Moved, Tensor]]:
 
 
 def visits(env: PackingEnv, moved: Moved, shown: Tensor, lanes: int, *, clipped: bool) -> Visits:
-    """Visits of a step by programs of so many pairs of placements, a warp each.
+    """Return the visits of a step by programs of some pairs of placements each.
 
     Where `clipped`, cells without material are left out, and of maps that are kept those that no tile of placements
     puts into what has changed.
     """
     variants = blocks(env.catalogue, env.bin).variants
     spans = undersides(env.catalogue, env.bin, variants).spans.numpy()
-    counts: dict[bool, list[int]] = {True: [], False: []}  # whether kept
+    # By whether their maps are kept.
+    counts: dict[bool, list[int]] = {True: [], False: []}
     for tile in _tiles(env, moved, shown, lanes):
         of_tile = spans[tile.item, tile.group]
-        counts[tile.kept].append(_cells(tile, of_tile) if clipped else tile.size[0] * tile.size[1])
+        counts[tile.kept].append(count_cells(tile, of_tile) if clipped else tile.size[0] * tile.size[1])
     new, kept = counts[False], counts[True]
     return Visits(sum(new), sum(kept), max(new + kept), sum(count > 0 for count in new + kept))
 
@@ -153,10 +171,12 @@ class Tile(NamedTuple):
     """Pairs of placements of one program: first cells along x of both, and along y."""
 
     env: int
-    slot: int  # in which the item was shown before, of kept maps
+    # In which the item was shown before, of kept maps.
+    slot: int
     item: int
     group: int
-    members: np.ndarray  # orientations
+    # Orientations.
+    members: np.ndarray
     size: tuple[int, int]
     kept: bool
     window: list[int]
@@ -166,7 +186,10 @@ class Tile(NamedTuple):
 
     @property
     def reached(self) -> tuple[int, int, int, int]:
-        """As `contact.reached`: cells of the footprint that some placement puts into the window."""
+        """Return the cells of the footprint that some placement puts into the window.
+
+        `contact.reached` does the same.
+        """
         (p, q), (x0, y0, x1, y1) = self.size, self.window
         first_i, end_i = max(x0 - int(self.last_x.max()), 0), min(x1 - int(self.x.min()), p)
         return first_i, end_i, max(y0 - int(self.y.max()), 0), min(y1 - int(self.y.min()), q)
@@ -187,7 +210,7 @@ def _tiles(env: PackingEnv, moved: Moved, shown: Tensor, lanes: int) -> Iterator
         for group in range(env.num_orientations // variants):
             members = order[item, group * variants : (group + 1) * variants]
             for p, q in dict.fromkeys(tuple(extent[item, each].tolist()) for each in members):
-                x, y, last_x = _placements((p, q), window, bin_.cells, bin_.step)
+                x, y, last_x = placements((p, q), window, bin_.cells, bin_.step)
                 for first in range(0, len(x), lanes):
                     part = slice(first, first + lanes)
                     yield Tile(
@@ -195,10 +218,13 @@ def _tiles(env: PackingEnv, moved: Moved, shown: Tensor, lanes: int) -> Iterator
                     )
 
 
-def _placements(
+def placements(
     size: tuple[int, int], window: list[int], cells: tuple[int, int], step: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Pairs of placements that touch a window, as `placements.work` orders them: first x, y, and last x of each."""
+    """List pairs of placements that touch a window, in the order of `placements.work`.
+
+    They are the first x, y, and the last x of each.
+    """
     along_x = _touched(size[0], window[0], window[2], cells[0], step)
     along_y = _touched(size[1], window[1], window[3], cells[1], step)
     first, end = along_x
@@ -225,8 +251,8 @@ def _touched(extent: int, start: int, end: int, cells: int, step: int) -> tuple[
     return (int(meets[0]), int(meets[-1]) + 1) if len(meets) else (0, 0)
 
 
-def _cells(tile: Tile, spans: np.ndarray) -> int:
-    """Cells with material that a program reaches."""
+def count_cells(tile: Tile, spans: np.ndarray) -> int:
+    """Return the cells with material that a program reaches."""
     first_i, end_i, first_j, end_j = tile.reached
     step, _, length = spans.shape
     row, column, a = np.ogrid[:step, :step, :length]
@@ -237,7 +263,10 @@ def _cells(tile: Tile, spans: np.ndarray) -> int:
 
 
 def shares(kept: bool, lanes: int) -> Shares:
-    """Shares of a sample of programs, of new items or of kept maps; the sample is the same at each call."""
+    """Return the shares of a sample of programs, of new items or of kept maps.
+
+    The sample is the same at each call.
+    """
     total = np.zeros(4)
     for number, (env, moved, shown) in enumerate(played()):
         some = [tile for tile in _tiles(env, moved, shown, lanes) if tile.kept == kept]
@@ -249,8 +278,10 @@ def shares(kept: bool, lanes: int) -> Shares:
 
 
 def _walked(env: PackingEnv, moved: Moved, tile: Tile) -> np.ndarray:
-    """Cells that a program reaches, its first visits, its checks, and its other visits."""
-    catalogue, step, (p, q) = env.catalogue, env.bin.step, tile.size
+    """Count cells that a program reaches, its first visits, its checks, and others."""
+    catalogue = env.catalogue
+    step = env.bin.step
+    p, q = tile.size
     assert catalogue.bottom is not None
     assert catalogue.unit is not None
     heights = np.rint(moved.state.heightmap[tile.env].numpy() / catalogue.unit).astype(np.int64)
@@ -292,12 +323,18 @@ def _walked(env: PackingEnv, moved: Moved, tile: Tile) -> np.ndarray:
 
 
 def seconds(visited: float, longest: float, clocks: float, device: Device) -> float:
-    """Least time of visits: shared evenly by all quarters of multiprocessors, or that of the longest warp."""
+    """Return the least time of visits.
+
+    All quarters of multiprocessors share them evenly, unless the longest warp takes longer.
+    """
     return max(visited / (4 * device.multiprocessors), longest) * clocks / device.clock
 
 
-def section() -> dict[str, Any]:
-    """A row for each form: visits, clocks of a visit, least time, and the time to be expected."""
+def section() -> JsonObject:
+    """List the forms of the kernel.
+
+    A row holds visits, clocks of a visit, the least time, and the time to be expected.
+    """
     device = DEVICES[CHIP]
     least = bound(KERNEL, CONFIG, device).seconds
     launch = next(e for e in launches(CONFIG, device.capability) if e.name == KERNEL and e.options["STORED"])
@@ -307,24 +344,21 @@ def section() -> dict[str, Any]:
     before = _mean([visits(*step, FORMER_LANES, clipped=False) for step in played()])
     reached = _mean([visits(*step, lanes, clipped=True) for step in played()])
     new, kept = shares(False, lanes), shares(True, lanes)
-    weight = check.clocks / loop.clocks  # of a check, in visits
+    # Of a check, in visits.
+    weight = check.clocks / loop.clocks
     opened = reached.new * new.visited + reached.kept * kept.visited
     worth = opened + weight * (reached.new * new.checks + reached.kept * kept.checks)
     longest = reached.longest * (new.visited + weight * new.checks)
+    touched = before.new + before.kept
+    changed = reached.new + reached.kept
     forms = [
-        ("every cell of every touched placement", before, before.new + before.kept, before.longest, former.clocks),
-        (
-            "cells with material that a change reaches",
-            reached,
-            reached.new + reached.kept,
-            reached.longest,
-            loop.clocks,
-        ),
+        ("every cell of every touched placement", before, touched, before.longest, former.clocks),
+        ("cells with material that a change reaches", reached, changed, reached.longest, loop.clocks),
         ("blocks that can still raise a placement", reached, worth, longest, loop.clocks),
     ]
     alone = [seconds(visited, most, clocks, device) for _, _, visited, most, clocks in forms]
     waits = MEASURED_S / alone[0]
-    rows: list[dict[str, Any]] = []
+    rows: list[JsonObject] = []
     for (name, of_form, visited, most, clocks), time in zip(forms, alone, strict=True):
         row = {"form": name, "warps": f"{of_form.warps:,.0f}", "visits": f"{visited:,.0f}", "longest": f"{most:,.0f}"}
         row |= {"clocks": f"{clocks:.3g}", "least": f"{time * 1e6:.0f}", "over": f"{time / least:.2g}"}
@@ -340,7 +374,7 @@ def _mean(found: list[Visits]) -> Visits:
 
 
 def main() -> int:
-    """Writes the JSON of the table in the documentation."""
+    """Write the JSON of the table in the documentation."""
     write_json(RESULT, {"benchmark": "gpu.solids_work", "sections": [section()]})
     return 0
 

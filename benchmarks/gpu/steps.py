@@ -14,13 +14,16 @@ from torchrl_gpu.envs import MarineNavEnv, PackingEnv
 from torchrl_gpu.envs.packing.kernels.triton import kernels as triton_kernels
 from torchrl_gpu.envs.packing.types import PackingState, Placement, StoredMaps
 
-CONFIGS = tuple(  # those of the same environment launch the same
+# Configs of the same environment launch the same.
+CONFIGS = tuple(
     name.removesuffix(".yaml")
     for name in configs.names()
     if name.startswith("packing") and name not in ("packing_bc_to_rl.yaml", "packing_dqn.yaml", "packing_pallets.yaml")
 )
-MARINE_CONFIGS = ("navigation_iqn", "navigation_ac_iqn")  # a form of the kernels each
-BACKEND = "eager"  # of the environment itself; only its settings and its state are used
+# Each has a form of the kernels.
+MARINE_CONFIGS = ("navigation_iqn", "navigation_ac_iqn")
+# Of the environment itself: only its settings and its state are used.
+BACKEND = "eager"
 
 
 @cache
@@ -32,7 +35,10 @@ def environment(config: str) -> PackingEnv:
 
 
 def step(env: PackingEnv, state: PackingState, action: Tensor, following: Tensor, again: Tensor) -> PackingState:
-    """The kernels of `PackingEnv.step_and_maybe_reset`: an action, its maps, and a restart of some rows."""
+    """Launch the kernels of `PackingEnv.step_and_maybe_reset`.
+
+    They are those of an action, of its maps, and of a restart of some rows.
+    """
     moved = triton_kernels.advance(state, action, following, env.catalogue, env.bin)
     after = moved.state
     stored = StoredMaps(state.z_map, state.legal, moved.slot, moved.changed) if env._keeps_maps else None
@@ -42,7 +48,10 @@ def step(env: PackingEnv, state: PackingState, action: Tensor, following: Tensor
 
 @cache
 def marine_environment(config: str) -> MarineNavEnv:
-    """The environment of a shipped config of marine navigation, on a CPU, after its first reset."""
+    """Build the marine environment of a shipped config on a CPU.
+
+    It is after its first reset.
+    """
     env = shipped.environment(config, device="cpu", seed=0)
     assert isinstance(env, MarineNavEnv)
     env.reset()
@@ -50,15 +59,20 @@ def marine_environment(config: str) -> MarineNavEnv:
 
 
 def marine_launches(config: str) -> list[Launch]:
-    """Launches of a step of a config of marine navigation, and of a restart; they are the same on every chip."""
+    """Record launches of a step and of a restart in a marine config.
+
+    They are the same on every chip.
+    """
     env = marine_environment(config)
     with recorded() as made:
-        env._launch_fused()
+        env.launch_fused()
     return made
 
 
 def launches(config: str, capability: int) -> list[Launch]:
-    """Launches of a step of a config on a chip; those of packing with more.
+    """Record launches of a step of a config on a chip.
+
+    Configs of packing have more of them.
 
     That is the first maps of a state that has none, and those of heuristics and evaluations: growth and placements.
     """

@@ -26,13 +26,16 @@ from torchrl_gpu.policies.packing.ntuple.values import PatchPlan, entries_of, fr
 from torchrl_gpu.policies.spaces import AgentSpace
 
 CONFIG = "packing"
-STEPS = 32  # of a rollout, as shipped
-SECTOR = 32  # bytes that a GPU reads or writes at once, wherever they lie
+# Of a rollout, as shipped.
+STEPS = 32
+# Bytes that a GPU reads or writes at once, wherever they lie.
+SECTOR = 32
 # Tensors that a look-up of learning touches at random: weights, sums of errors, their paths, scratch, first images.
 _RANDOM_TENSORS = 5
 # Names of instructions on older chips or of the same pipe, as `solids_work` knows them.
 _SAME = {"IMNMX": "VIMNMX", "LEA": "IADD3", "VIADD": "IADD3"}
-_QUARTERS = 4  # of a multiprocessor: each issues an instruction a clock
+# Of a multiprocessor: each issues an instruction a clock.
+_QUARTERS = 4
 
 
 class Played(NamedTuple):
@@ -121,12 +124,12 @@ def _launches(capability: int) -> dict[str, Launch]:
 
 @cache
 def program(kernel: str, capability: int) -> Program:
-    """Clocks of a program of a kernel, as compiled for a chip."""
+    """Return the clocks of a program of a kernel, as compiled for a chip."""
     return clocks(_launches(capability)[kernel].compiled(capability))
 
 
 def clocks(compiled: Compiled) -> Program:
-    """Clocks of one program.
+    """Return the clocks of one program.
 
     A quarter of a multiprocessor has the same share of its warps, and issues for one of them at a time.
     """

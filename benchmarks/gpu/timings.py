@@ -1,4 +1,6 @@
-"""`python -m benchmarks.gpu.timings`: steps of the shipped runs' environments, and on a GPU the time of each kernel.
+"""`python -m benchmarks.gpu.timings`: steps of the shipped runs' environments.
+
+On a GPU it times each kernel, too.
 
 Kernels are timed by torch's profiler while random legal actions are played. Each time stands beside its bound, see
 `benchmarks.gpu.expectations`.
@@ -12,7 +14,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -20,19 +21,21 @@ from torch.profiler import ProfilerActivity, profile
 from benchmarks.gpu import expectations
 from benchmarks.gpu.chips import device_named
 from benchmarks.gpu.shipped import environment
+from benchmarks.result_types import JsonObject
 from torchrl_gpu.cli.packing.bench import random_steps
 from torchrl_gpu.device import get_device, now
 from torchrl_gpu.envs import BatchedEnv, PackingEnv
 
 CONFIGS = ("packing", "packing_irregular", "navigation_iqn", "navigation_ac_iqn")
-_QUICK: dict[str, dict[str, Any]] = {
+_QUICK: dict[str, JsonObject] = {
     "packing_irregular": {"resolution": 50, "orientations": "yaw", "num_items": 6, "visible_items": 3}
 }
-_PROFILED = 20  # steps
+# Steps.
+_PROFILED = 20
 
 
 def main(argv: list[str]) -> int:
-    """Writes a row for each environment, and one for each kernel."""
+    """Write a row for each environment, and one for each kernel."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu.timings", description=__doc__)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--quick", action="store_true", help="four environments each, in small")
@@ -50,8 +53,11 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-def timed(config: str, env: BatchedEnv, seconds: float, *, bounded: bool) -> dict[str, Any]:
-    """Rate of an environment's steps, and the kernels that they launch; with bounds, which are those of the config."""
+def timed(config: str, env: BatchedEnv, seconds: float, *, bounded: bool) -> JsonObject:
+    """Time an environment's steps, and the kernels that they launch.
+
+    Bounds are those of the config.
+    """
     play = random_steps(env) if isinstance(env, PackingEnv) else _random_actions(env)
     play(3)
     begun, steps = now(env.device), 0
@@ -76,8 +82,11 @@ def _random_actions(env: BatchedEnv) -> Callable[[int], None]:
     return run
 
 
-def _kernels(config: str, env: BatchedEnv, play: Callable[[int], None]) -> list[dict[str, Any]]:
-    """Kernels on the device, longest first: launches, seconds of one, and the bound where one is known."""
+def _kernels(config: str, env: BatchedEnv, play: Callable[[int], None]) -> list[JsonObject]:
+    """List the kernels on the device, longest first.
+
+    A row holds launches, seconds of one, and the bound where one is known.
+    """
     with profile(activities=[ProfilerActivity.CUDA, ProfilerActivity.CPU]) as seen:
         play(_PROFILED)
         torch.cuda.synchronize(env.device)
@@ -95,7 +104,10 @@ def _kernels(config: str, env: BatchedEnv, play: Callable[[int], None]) -> list[
 
 
 def bound(kernel: str, config: str, chip: str) -> tuple[float, str] | None:
-    """Least seconds of a launch by a chip's published rates, and their limit; None for an unknown kernel or chip."""
+    """Return the least seconds of a launch and their limit, or None if unknown.
+
+    They come from a chip's published rates. The kernel or the chip may be unknown.
+    """
     device = device_named(chip)
     if device is None or config not in expectations.CONFIGS:
         return None

@@ -1,4 +1,6 @@
-"""Launches of the host in a training step of the shipped configs, counted on a pretended device.
+"""Launches of the host in a training step of the shipped configs.
+
+They are counted on a pretended device.
 
 The device has no Triton: what its kernels do on a GPU are operators of torch here, all in graphs. A step is counted
 once graphs are made, in small batches, which launch as often as large ones.
@@ -16,8 +18,9 @@ from typing import Any
 
 import torch
 import yaml
-from lightning.pytorch import Callback
+from lightning.pytorch import Callback, LightningModule, Trainer
 
+from benchmarks.result_types import JsonObject
 from torchrl_gpu import configs
 from torchrl_gpu.cli.lightning_cli import build
 from torchrl_gpu.cli.parser import OneLineParser
@@ -29,9 +32,11 @@ RESULT = ROOT / "benchmarks" / "results" / "training_launches.json"
 CONFIGS = tuple(
     name for name in configs.names() if name not in ("bc.yaml", "packing_bc_to_rl.yaml", "packing_orders.yaml")
 )
-_STEPS = 4  # the last is counted; by then every graph is made
+# The last is counted; by then every graph is made.
+_STEPS = 4
 _REPLAY = {"model.batch_size": 8, "model.replay.capacity": 2000, "model.warmup_frames": 64}
-_SMALL: dict[str, dict[str, Any]] = {  # by learner
+# By learner.
+_SMALL: dict[str, JsonObject] = {
     "AfterstateLearning": {"model.rollout_steps": 2},
     "BehaviourCloning": {},
     "HierarchicalPacking": _REPLAY,
@@ -39,7 +44,8 @@ _SMALL: dict[str, dict[str, Any]] = {  # by learner
     "OnPolicy": {"model.rollout_steps": 8},
     "PlacementEvolution": {"model.members": 4},
 }
-_FEWER: dict[str, dict[str, Any]] = {  # an operator takes as long as on a CPU here
+# An operator takes as long as on a CPU here.
+_FEWER: dict[str, JsonObject] = {
     "packing_irregular.yaml": {"model.env.resolution": 10, "model.env.items.num_objects": 4, "model.n_steps": 3},
 }
 # The device must be there before anything imports torch.
@@ -63,7 +69,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--configs", nargs="+", choices=CONFIGS, default=CONFIGS)
     parser.add_argument("--output", type=Path, help=f"JSON, such as {RESULT.name}; nothing is written without it")
     given: Any = parser.parse_args(arguments)
-    rows: list[dict[str, Any]] = []
+    rows: list[JsonObject] = []
     for name in given.configs:
         found = counted(name)
         rows.append({"config": name} | found)
@@ -74,8 +80,8 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def _write(rows: list[dict[str, Any]], output: Path) -> None:
-    """Writes the table as far as it goes."""
+def _write(rows: list[JsonObject], output: Path) -> None:
+    """Write the table as far as it goes."""
     columns = {
         "config": "config",
         "rollout_steps": "steps of a rollout, here",
@@ -90,13 +96,16 @@ def _write(rows: list[dict[str, Any]], output: Path) -> None:
 
 
 def counted(name: str) -> dict[str, int]:
-    """Launches of a training step with graphs and without, each in a process of its own."""
+    """Count launches of a training step with graphs and without.
+
+    Each count has a process of its own.
+    """
     graphed, plain = _run(name), _run(name, *_PLAIN)
     graphed.pop("operators")
     return {"plain": plain["launches"], **graphed}
 
 
-def _run(name: str, *options: str) -> dict[str, Any]:
+def _run(name: str, *options: str) -> JsonObject:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "counted.json"
         command = [sys.executable, "-c", _COUNT_HERE, name, str(output), *options]
@@ -105,23 +114,28 @@ def _run(name: str, *options: str) -> dict[str, Any]:
             command, cwd=folder, env=environment, capture_output=True, encoding="utf-8", errors="replace", check=False
         )
         if done.returncode:
-            raise RuntimeError(f"{name}: want a few steps on a pretended device; got\n{done.stderr[-3000:]}")
-        found: dict[str, Any] = json.loads(output.read_text(encoding="utf-8"))
+            raise RuntimeError(f"{name}: training on a pretended device failed:\n{done.stderr[-3000:]}")
+        found: JsonObject = json.loads(output.read_text(encoding="utf-8"))
         return found
 
 
 def count_here(name: str, output: Path, options: list[str]) -> None:
-    """Trains a config a few steps in this process, which has a pretended device; writes what the last step launched."""
+    """Train a config a few steps in this process, and write the last one's launches.
+
+    The process has a pretended device.
+    """
     from tests import pretend_cuda
 
     class Count(Callback):
         """Counts the launches of each training step, and ends the run behind the last."""
 
-        def on_train_batch_start(self, *args: Any) -> None:
+        def on_train_batch_start(self, *args: object) -> None:
             self._open = pretend_cuda.launches()
             self.counted = self._open.__enter__()
 
-        def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        def on_train_batch_end(
+            self, trainer: Trainer, module: LightningModule, outputs: object, batch: object, batch_idx: int
+        ) -> None:
             self._open.__exit__(None, None, None)
             trainer.should_stop = batch_idx + 1 >= _STEPS
 
@@ -139,8 +153,8 @@ def count_here(name: str, output: Path, options: list[str]) -> None:
     output.write_text(json.dumps(told | {"operators": dict(found.operators.most_common())}), encoding="utf-8")
 
 
-def _options(name: str) -> dict[str, Any]:
-    """Options that make a config small, and its steps those of a long run."""
+def _options(name: str) -> JsonObject:
+    """Return the options that make a config small, and its steps those of a long run."""
     told = yaml.safe_load(Path(configs.find(name)).read_text(encoding="utf-8"))
     learner = told["model"]["class_path"].rpartition(".")[2]
     given = {"model.env.num_envs": 4, "trainer.accelerator": "gpu", "trainer.devices": 1}

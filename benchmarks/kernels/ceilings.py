@@ -1,4 +1,7 @@
-"""The rates that bound a kernel on this machine: bytes copied, and add-max operations that stay in the registers."""
+"""Rates that bound a kernel on this machine.
+
+They are bytes copied, and add-max operations that stay in the registers.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,10 @@ from torchrl_gpu.cli.packing.bench import ceilings as machine_ceilings
 from torchrl_gpu.envs.packing.kernels import BACKENDS, available_backends
 
 NATIVE_TYPES = ("float32", "uint16", "uint8")
-_TENSOR_CALLS = "torch"  # name of the ceiling that is made of them
-_PROBE = 0.1  # seconds of one self-timed call
+# Name of the ceiling that is made of tensor calls.
+_TENSOR_CALLS = "torch"
+# Of one self-timed call, seconds.
+_PROBE = 0.1
 _CPU = torch.device("cpu")
 
 
@@ -39,7 +44,9 @@ def self_timed(name: str, rate: Callable[[], float], threads: str, notes: str) -
 
 
 def ceiling_rows(device: torch.device) -> tuple[list[TimedRow], dict[str, str]]:
-    """Ceilings of the CPU, and of `device` where it is another; and the reasons why some cannot be measured, by name.
+    """Build ceilings of the CPU, and of `device` where it is another.
+
+    Also returns the reasons, by name, why some cannot be measured.
 
     The `group` of a row is the type of its device; its unit is in its notes.
     """
@@ -87,7 +94,9 @@ def _of_cuda(device: torch.device) -> list[TimedRow]:
         for dtype in (torch.float32, torch.int32)
     ]
     for row in rows:
-        row.group, row.threads, row.name = "cuda", str(device), f"{row.name}, CUDA"
+        row.group = "cuda"
+        row.threads = str(device)
+        row.name = f"{row.name}, CUDA"
     return rows
 
 
@@ -103,7 +112,9 @@ class Ceilings(NamedTuple):
     add_max: dict[str, float]
 
     def floor(self, add_max: float | None, num_bytes: float) -> tuple[float | None, str]:
-        """Seconds that so many operations and bytes take at least, and which of the two bounds them.
+        """Return the least seconds for numbers of operations and bytes.
+
+        Also returns which of the two bounds them.
 
         Two tensor calls bound nothing: without a loop in registers there is no floor for operations.
         """

@@ -1,4 +1,6 @@
-"""`python -m benchmarks.kernels`: z-maps of every backend beside NumPy and `unfold`, and the floor under them.
+"""`python -m benchmarks.kernels`: z-maps of all backends, NumPy and `unfold`.
+
+Under the rates stands the floor that the hardware sets.
 
 Bytes and operations are counted; the rates that bound them are measured in the same turns. Parity with the reference
 comes first: nothing is timed while it fails.
@@ -7,8 +9,7 @@ comes first: nothing is timed while it fails.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 import torch
 
@@ -20,6 +21,8 @@ from benchmarks.kernels.rows import UNFOLD_ENVS, Backends, backends, numpy_row, 
 from benchmarks.kernels.workloads import Workload, boxes, pebbles, procedural
 from benchmarks.packing import parity
 from benchmarks.packing.settings import irregular
+from benchmarks.result_types import JsonObject
+from torchrl_gpu.cli.packing.bench import TimedRow
 from torchrl_gpu.cli.parser import OneLineParser
 from torchrl_gpu.device import get_device
 from torchrl_gpu.envs.packing.kernels import BACKENDS
@@ -28,7 +31,10 @@ WORKLOADS = ("irregular", "boxes", "steps")
 
 
 def main(argv: list[str]) -> int:
-    """Prints the tables and writes the JSON; 1 where parity fails, and then nothing is timed."""
+    """Print the tables and write the JSON.
+
+    Returns 1 where parity fails, and then nothing is timed.
+    """
     args = _parser().parse_args(argv)
     if args.footprint > args.resolution:
         most = f"--footprint must be at most --resolution, {args.resolution}"
@@ -51,11 +57,14 @@ def _parser() -> OneLineParser:
     add = parser.add_argument
     add("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS), help="what to measure")
     add("--backends", nargs="+", choices=list(BACKENDS), default=["eager", "compiled", "triton"], help="ours")
-    counts: dict[str, tuple[int | list[int], str]] = {
+    counts: dict[str, tuple[int | list[int], str]] = {}
+    counts |= {
         "irregular_envs": ([1, 64], "batches of irregular items"),
         "box_envs": ([64, 1024, 65536], "batches of bpp10"),
         "step_envs": ([1024, 4096], "batches of whole steps of bpp10"),
         "irregular_step_envs": ([1, 4], "batches of whole steps of irregular items"),
+    }
+    counts |= {
         "footprint": (50, "irregular: cells along each side of an item"),
         "resolution": (200, "irregular: cells along x and y of the bin"),
         "grid_step": (4, "irregular: cells between placements"),
@@ -69,8 +78,11 @@ def _irregular_workload(args: argparse.Namespace, num_envs: int) -> Workload:
     return pebbles(num_envs, 1, side=args.footprint, resolution=args.resolution, step=args.grid_step)
 
 
-def _parity(args: argparse.Namespace, used: Backends) -> Iterator[dict[str, Any]]:
-    """Of every backend with the reference, on the items that are timed, in fewer environments."""
+def _parity(args: argparse.Namespace, used: Backends) -> Iterator[JsonObject]:
+    """Compare every backend with the reference.
+
+    The items are those that are timed, in fewer environments.
+    """
     compared: dict[str, Workload] = {}
     if "irregular" in args.workloads:
         compared["irregular"] = _irregular_workload(args, 1)
@@ -84,7 +96,7 @@ def _parity(args: argparse.Namespace, used: Backends) -> Iterator[dict[str, Any]
         yield from _step_parity(args, used)
 
 
-def _step_parity(args: argparse.Namespace, used: Backends) -> Iterator[dict[str, Any]]:
+def _step_parity(args: argparse.Namespace, used: Backends) -> Iterator[JsonObject]:
     """Of whole steps with those of the NumPy path."""
     solids = irregular(1, 60, args.resolution, args.grid_step)
     drops = {"windows": parity.DROPS["windows"]}
@@ -97,18 +109,29 @@ def _step_parity(args: argparse.Namespace, used: Backends) -> Iterator[dict[str,
             yield {"setting": f"steps of {setting}, {row}", "row": row, "num_envs": num_envs, "difference": found}
 
 
+def rows_of(sections: Iterable[report.Section]) -> list[TimedRow]:
+    """Return the rows of all sections."""
+    rows: list[TimedRow] = []
+    for section in sections:
+        rows += section.rows
+    return rows
+
+
 def _measure(measurement: report.Measurement, used: Backends) -> None:
-    """Every section. All rows take turns with the ceilings: a share is of what the machine did at that time."""
+    """Measure every section.
+
+    All rows take turns with the ceilings, so that a share is of what the machine did at that time.
+    """
     args, device = measurement.args, measurement.device
     rows, missing = kernel_ceilings.ceiling_rows(device)
     sections = [
         report.Section("ceilings of this machine", "as noted", rows, missing),
         *_map_sections(args, device, used),
     ]
-    measurement.take_turns("z-maps", [row for each in sections for row in each.rows])
+    measurement.take_turns("z-maps", rows_of(sections))
     if "steps" in args.workloads:
         steps = list(_step_sections(args, used))
-        measurement.take_turns("whole steps", [row for each in steps for row in each.rows])
+        measurement.take_turns("whole steps", rows_of(steps))
         sections += steps
     ceilings = kernel_ceilings.measured(rows)
     measurement.result["sections"] = [kernel_report.as_data(each, ceilings) for each in sections]
@@ -145,6 +168,8 @@ def _step_sections(args: argparse.Namespace, used: Backends) -> Iterator[report.
         ("bpp10", {}, args.step_envs),
         (f"irregular, {args.visible} visible objects", solids, args.irregular_step_envs),
     ):
-        missing = {row_name(name, n): why for n in num_envs for name, why in used.missing.items()}
+        missing = {}
+        for n in num_envs:
+            missing |= {row_name(name, n): why for name, why in used.missing.items()}
         rows = list(step_rows(changes, num_envs, used.running))
         yield report.Section(f"whole steps of {title}, random legal actions", "environment steps/s", rows, missing)

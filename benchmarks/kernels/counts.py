@@ -1,4 +1,7 @@
-"""The least operations and bytes of a z-map, counted from the items that are shown."""
+"""Least operations and bytes of a z-map.
+
+They are counted from the items that are shown.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ from torch import Tensor
 from benchmarks.kernels.workloads import Workload
 from torchrl_gpu.envs.packing.geometry import grid_positions
 
-_FLOAT, _MASK, _ID = 4, 1, 8  # bytes of a height, of a legality, of an item id
+# Bytes of a height, of a legality, and of an item id.
+_FLOAT = 4
+_MASK = 1
+_ID = 8
 
 
 @dataclass(frozen=True)
@@ -40,11 +46,16 @@ class Work:
 
 
 def count(workload: Workload) -> Work:
-    """Counts a workload; nothing is estimated."""
+    """Count a workload.
+
+    Nothing is estimated.
+    """
     heightmap, item_id, catalogue, bin_ = workload
     shown = item_id[item_id >= 0]
     fitting = _fitting(catalogue.extent, bin_.cells, bin_.step)  # (M, O)
-    placements, add_max, read = fitting[shown].sum(), None, 0
+    placements = fitting[shown].sum()
+    add_max = None
+    read = 0
     if catalogue.bottom is not None:
         add_max = int((catalogue.bottom.isfinite().sum((-1, -2)) * fitting)[shown].sum())
         read = int(catalogue.extent[shown.unique()].prod(-1).sum()) * _FLOAT
@@ -55,6 +66,6 @@ def count(workload: Workload) -> Work:
 
 
 def _fitting(extent: Tensor, cells: tuple[int, int], step: int) -> Tensor:
-    """Placements of footprints of `extent` (…, 2) cells that fit, (…)."""
+    """Return the placements of footprints of `extent` (…, 2) cells that fit, (…)."""
     along = [grid_positions(extent[..., axis], cells[axis], step)[1].sum(-1) for axis in (0, 1)]
     return torch.mul(*along)

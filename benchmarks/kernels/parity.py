@@ -1,9 +1,11 @@
-"""Parity of every way to make a z-map with the reference, before anything is timed."""
+"""Parity of every way to make a z-map with the reference.
+
+It comes before anything is timed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,13 +14,17 @@ from torch import Tensor
 from benchmarks.kernels.workloads import Workload
 from benchmarks.packing.drops import unfolded
 from benchmarks.packing.numpy_packing import drop_by_windows, shapes_of
+from benchmarks.result_types import JsonObject
 from torchrl_gpu.envs.packing.kernels import get_kernels, reference
 
-Maps = tuple[Tensor, Tensor]  # z_map and legal, (N, K, O, Gx, Gy)
+# z_map and legal, (N, K, O, Gx, Gy).
+Maps = tuple[Tensor, Tensor]
 
 
-def checks(workload: Workload, backends: Mapping[str, torch.device]) -> Iterator[dict[str, Any]]:
-    """Differences from the reference on a workload, for each backend and both peers; "" for none.
+def checks(workload: Workload, backends: Mapping[str, torch.device]) -> Iterator[JsonObject]:
+    """Describe differences from the reference on a workload, or "" for none.
+
+    There is a description for each backend and both peers.
 
     Args:
         workload: As small as the reference needs it.
@@ -55,9 +61,12 @@ def _by_windows(workload: Workload) -> Maps:
 
 def _unlike(got: Maps, wanted: Maps, tolerance: float) -> str:
     """Rest heights are the same height, legality is equal."""
+    apart = (got[0] - wanted[0]).abs()
+    unlike_heights = ~(apart <= tolerance)
+    unlike_legal = got[1] != wanted[1]
     for name, ours, theirs, wrong in (
-        ("z_map", got[0], wanted[0], ~((got[0] - wanted[0]).abs() <= tolerance)),
-        ("legal", got[1], wanted[1], got[1] != wanted[1]),
+        ("z_map", got[0], wanted[0], unlike_heights),
+        ("legal", got[1], wanted[1], unlike_legal),
     ):
         if wrong.any():
             at = tuple(wrong.nonzero()[0].tolist())

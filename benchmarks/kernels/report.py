@@ -1,4 +1,7 @@
-"""Tables and plain data of the kernel benchmark: rates beside the floor that the counts imply."""
+"""Tables and plain data of the kernel benchmark.
+
+Rates stand next to the floor that the counts imply.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from rich.table import Table
 from benchmarks import report
 from benchmarks.kernels.ceilings import Ceilings
 from benchmarks.kernels.rows import NUMPY, UNFOLD, row_name
+from benchmarks.result_types import JsonObject
 from torchrl_gpu.system.console import wide_console
 
 _LEGEND = (
@@ -21,7 +25,7 @@ _LEGEND = (
 )
 
 
-def as_data(section: report.Section, ceilings: Mapping[str, Ceilings]) -> dict[str, Any]:
+def as_data(section: report.Section, ceilings: Mapping[str, Ceilings]) -> JsonObject:
     """A section that has been measured, with ratios and shares."""
     rates = {row.name: row.rate for row in section.rows}
     unfold = max((rate for name, rate in rates.items() if name.startswith(UNFOLD)), default=None)
@@ -38,7 +42,7 @@ def as_data(section: report.Section, ceilings: Mapping[str, Ceilings]) -> dict[s
     return data | {"missing": [{"name": name, "reason": reason} for name, reason in section.missing.items()]}
 
 
-def _shares(row: dict[str, Any], ceilings: Ceilings) -> dict[str, Any]:
+def _shares(row: JsonObject, ceilings: Ceilings) -> JsonObject:
     operations, num_bytes = row["add_max_per_z_map"], row["bytes_per_z_map"]
     floor, bound = ceilings.floor(operations, num_bytes)
     found = {
@@ -55,8 +59,8 @@ def _shares(row: dict[str, Any], ceilings: Ceilings) -> dict[str, Any]:
     return found
 
 
-def show(result: dict[str, Any]) -> None:
-    """Prints every section, the machine, and what is missing."""
+def show(result: JsonObject) -> None:
+    """Print every section, the machine, and what is missing."""
     console = wide_console()
     for each in result["sections"]:
         console.print(_table(each))
@@ -71,10 +75,16 @@ _RATIOS = {"NumPy": "numpy_windows", "unfold": "torch_unfold", "eager": "ours_ea
 _SHORT = {"float32": "f32", "int32": "i32", "uint16": "u16", "uint8": "u8"}
 
 
-def _table(data: dict[str, Any]) -> Table:
+def _table(data: JsonObject) -> Table:
     rows = data["rows"]
-    shown = {name: key for name, key in _RATIOS.items() if any(key in row["ratios"] for row in rows)}
-    kinds = list(dict.fromkeys(kind for row in rows for kind in row.get("shares_of_add_max", ())))
+    ratio_keys: set[str] = set()
+    # A dict keeps the order in which kinds come.
+    kinds_seen: dict[str, None] = {}
+    for row in rows:
+        ratio_keys |= row["ratios"].keys()
+        kinds_seen |= dict.fromkeys(row.get("shares_of_add_max", ()))
+    shown = {name: key for name, key in _RATIOS.items() if key in ratio_keys}
+    kinds = list(kinds_seen)
     by_bytes = not kinds and any("share_of_copy" in row for row in rows)
     timed = data["unit"] != "as noted"
     table = Table(title=f"{data['title']}, {data['unit']}", title_justify="left", caption_justify="left")
@@ -104,8 +114,11 @@ def _or_blank(value: float | None, shown: Any) -> str:
     return "" if value is None else str(shown(value))
 
 
-def _floors(rows: list[dict[str, Any]]) -> list[str]:
-    """The floor of the largest batch for each type of device; a share of 100% is that floor reached."""
+def _floors(rows: list[JsonObject]) -> list[str]:
+    """Write the floor of the largest batch for each type of device.
+
+    A share of 100% is that floor reached.
+    """
     last = {row["device"]: row for row in rows if row.get("floor_s")}
     lines = []
     for device, row in last.items():
@@ -116,9 +129,10 @@ def _floors(rows: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def _spread(row: dict[str, Any]) -> str:
+def _spread(row: JsonObject) -> str:
     """The range as percentages of the median."""
-    least, most = (100 * (rate / row["rate"] - 1) for rate in row["range"])
+    least = 100 * (row["range"][0] / row["rate"] - 1)
+    most = 100 * (row["range"][1] / row["rate"] - 1)
     return f"−{abs(least):.0f} +{abs(most):.0f}%"
 
 

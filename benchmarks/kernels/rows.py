@@ -1,9 +1,12 @@
-"""The rows of the kernel benchmark: NumPy, `unfold` and each of our backends on the same workload."""
+"""Rows of the kernel benchmark: NumPy, `unfold` and our backends.
+
+All get the same workload.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,13 +16,16 @@ from benchmarks.kernels.workloads import Workload
 from benchmarks.packing.drops import by_numpy, by_unfold
 from benchmarks.packing.numpy_packing import drop_by_windows, shapes_of
 from benchmarks.packing.settings import make
+from benchmarks.result_types import JsonObject
 from torchrl_gpu.cli.packing.bench import TimedRow, random_steps
 from torchrl_gpu.device import cuda_problem
 from torchrl_gpu.envs.packing.kernels import available_backends, get_kernels
 
 NUMPY, UNFOLD = "NumPy, windows", "torch unfold"
-UNFOLD_ENVS = 8  # the windows of one orientation in 64 environments would take a gigabyte
-_NUMPY_ENVS = 8  # that take turns
+# The windows of one orientation in 64 environments would take a gigabyte.
+UNFOLD_ENVS = 8
+# Environments that take turns in NumPy.
+_NUMPY_ENVS = 8
 _CPU = torch.device("cpu")
 
 
@@ -36,7 +42,10 @@ class Backends(NamedTuple):
 
 
 def backends(names: Sequence[str], device: torch.device) -> Backends:
-    """The device of each backend: compiled and reference on the CPU, triton on a GPU, eager on `device`."""
+    """Return the device of each backend.
+
+    Compiled and reference run on the CPU, triton on a GPU, and eager on `device`.
+    """
     running, missing = {}, {}
     for name in names:
         problem = cuda_problem() if name == "triton" else ""
@@ -61,13 +70,21 @@ def numpy_row(workload: Workload) -> TimedRow:
     """One environment at a time, those of the workload in turn."""
     few = workload.first(_NUMPY_ENVS)
     items = {int(i): shapes_of(few.catalogue, int(i)) for i in few.item_id.unique()}
-    shapes = [[shape for item in row for shape in items[item]] for row in few.item_id.tolist()]
+    shapes = []
+    for row in few.item_id.tolist():
+        of_row = []
+        for item in row:
+            of_row += items[item]
+        shapes.append(of_row)
     run = by_numpy(drop_by_windows, few.heightmap, shapes, few.bin_)
     return TimedRow(NUMPY, run, few.maps_per_env, extra=_facts(few, "numpy", _CPU) | {"num_envs": 1})
 
 
 def unfold_row(workload: Workload, device: torch.device) -> TimedRow:
-    """z-maps of the whole batch; where it is larger than one, its items must be equally large."""
+    """Time z-maps of the whole batch by `unfold`.
+
+    The items of a batch of more than one environment must be equally large.
+    """
     bottoms = _bottoms(workload)
     run = by_unfold(workload.heightmap.to(device), bottoms, workload.bin_.step)
     per_call = workload.num_envs * workload.maps_per_env
@@ -77,7 +94,10 @@ def unfold_row(workload: Workload, device: torch.device) -> TimedRow:
 
 
 def _bottoms(workload: Workload) -> list[Tensor]:
-    """(N, 1, 1, P, Q) for each slot and orientation, without the columns that no item of it fills."""
+    """Return bottoms (N, 1, 1, P, Q) for each slot and orientation.
+
+    Columns that no item of the slot fills are left out.
+    """
     _, item_id, catalogue, _ = workload
     assert catalogue.bottom is not None
     found = []
@@ -101,7 +121,7 @@ def our_row(name: str, device: torch.device, workload: Workload) -> TimedRow:
     return TimedRow(row_name(name, there.num_envs), run, per_call, _threads(device), extra=facts)
 
 
-def step_rows(changes: dict[str, Any], num_envs: Sequence[int], running: dict[str, torch.device]) -> Iterator[TimedRow]:
+def step_rows(changes: JsonObject, num_envs: Sequence[int], running: dict[str, torch.device]) -> Iterator[TimedRow]:
     """Whole environment steps with random legal actions, resets and all."""
     for n in num_envs:
         for name, device in running.items():

@@ -9,13 +9,20 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_BLOCK, _WARPS, _BLOCKS_PER_PROCESSOR = 1024, 4, 16
-_ROUNDS, _UNROLLED = 4096, 8  # of the loop, and of its body; each does two operations for each element
+_BLOCK = 1024
+_WARPS = 4
+_BLOCKS_PER_PROCESSOR = 16
+# Of the loop, and of its body. Each does two operations for each element.
+_ROUNDS = 4096
+_UNROLLED = 8
 
 
 @triton.jit
 def add_max_loop(out, rounds, BLOCK: tl.constexpr, UNROLLED: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Two accumulators that take turns, so that no round can be left out; writes their sum."""
+    """Add and compare in two accumulators that take turns, and write their sum.
+
+    So no round can be left out.
+    """
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     first = tl.load(out + at)
     second = first + 1
@@ -39,7 +46,7 @@ def register_loop(device: torch.device, dtype: torch.dtype) -> tuple[Callable[[i
 
 
 def launch(out: Tensor, rounds: int) -> None:
-    """Runs the loop on `out`, (B·1024,) float32 or int32, in place."""
+    """Run the loop on `out`, (B·1024,) float32 or int32, in place."""
     add_max_loop[(out.numel() // _BLOCK,)](out, rounds, BLOCK=_BLOCK, UNROLLED=_UNROLLED, num_warps=_WARPS)
 
 

@@ -1,4 +1,7 @@
-"""Workloads of the kernel benchmark: piles, items to drop on them, and the catalogues that these come from."""
+"""Workloads of the kernel benchmark.
+
+They are piles, items to drop on them, and the catalogues of these.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,12 @@ from torchrl_gpu.envs.packing.kernels import reference
 from torchrl_gpu.envs.packing.rotations import orientation_set
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
-_PILES = 16  # different ones; more environments than that share them
-_ROUNDNESS = 2.1  # |x|^e + |y|^e + |z|^e ≤ 1 fills 80% of the square around it, from whichever side it is seen
-_FEW = 2, 64  # objects of a catalogue of large pebbles, and the most cells along the side of a small one
+# Different piles; environments beyond that share them.
+_PILES = 16
+# |x|^e + |y|^e + |z|^e ≤ 1 fills 80% of the square around it, seen from any side.
+_ROUNDNESS = 2.1
+# Objects of a catalogue of large pebbles, and the most cells along the side of a small one.
+_FEW = 2, 64
 
 
 class Workload(NamedTuple):
@@ -51,7 +57,9 @@ class Workload(NamedTuple):
 
 
 class Pebbles(ItemSource):
-    """Rounded cubes with dents: as long, wide and high as each other, so that every z-map is the same work.
+    """Rounded cubes with dents.
+
+    All have the same length, width and height, so that every z-map is the same work.
 
     A pebble fills 80% of its footprint in each of the 24 orientations. Top and bottom are uneven, by whole cells.
 
@@ -64,7 +72,9 @@ class Pebbles(ItemSource):
     boxes = False
 
     def __init__(self, side: int, num_objects: int = 8, seed: int = 0) -> None:
-        self.side, self.num_objects, self.seed = side, num_objects, seed
+        self.side = side
+        self.num_objects = num_objects
+        self.seed = seed
 
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
@@ -83,17 +93,21 @@ class Pebbles(ItemSource):
 
     @staticmethod
     def _dented(solid: np.ndarray, at: list[np.ndarray], rng: np.random.Generator) -> np.ndarray:
-        """A dent of its own depth on each of the eight shoulders, where no outline reaches."""
+        """Cut a dent of its own depth into each of the eight shoulders.
+
+        No outline reaches there.
+        """
         x, y, z = at
         for a, b, c in np.ndindex(2, 2, 2):
-            centre = 0.593 * (2 * np.array([a, b, c]) - 1)  # on the diagonal, on the surface
+            # On the diagonal, on the surface.
+            centre = 0.593 * (2 * np.array([a, b, c]) - 1)
             apart = (x - centre[0]) ** 2 + (y - centre[1]) ** 2 + (z - centre[2]) ** 2
             solid &= apart > rng.uniform(0.1, 0.3) ** 2
         return solid
 
 
 def pebbles(num_envs: int, num_visible: int, *, side: int, resolution: int, step: int) -> Workload:
-    """Items of one size, each environment with its own, on piles of the same.
+    """Return items of one size, each environment with its own, on piles of the same.
 
     Args:
         num_envs: N.
@@ -118,7 +132,8 @@ def boxes(num_envs: int) -> Workload:
     return _workload(num_envs, 1, catalogue, bin_, piles)
 
 
-Ground = tuple[Catalogue, Bin, Tensor]  # the last are piles (R, X, Y), metres
+# The last are piles (R, X, Y), metres.
+Ground = tuple[Catalogue, Bin, Tensor]
 
 
 @lru_cache(maxsize=16)
@@ -150,7 +165,10 @@ def _ground(catalogue: Catalogue, bin_: Bin) -> Ground:
 
 
 def pile(catalogue: Catalogue, bin_: Bin, seed: int) -> np.ndarray:
-    """A heightmap (X, Y), metres: items dropped at random, as many as would cover the floor once."""
+    """Build a heightmap (X, Y), metres, of items dropped at random.
+
+    There are as many as would cover the floor once.
+    """
     rng = np.random.default_rng(seed)
     heights, bare = np.zeros(bin_.cells, np.float32), bin_.cells[0] * bin_.cells[1]
     shapes: dict[int, list[Shape]] = {}
@@ -163,7 +181,8 @@ def pile(catalogue: Catalogue, bin_: Bin, seed: int) -> np.ndarray:
         room = [(c - s) // bin_.step for c, s in zip(bin_.cells, shape.top.shape, strict=True)]
         bare -= shape.top.size
         if min(room) >= 0:
-            x, y = (int(rng.integers(most + 1)) * bin_.step for most in room)
+            x = int(rng.integers(room[0] + 1)) * bin_.step
+            y = int(rng.integers(room[1] + 1)) * bin_.step
             _drop(heights, shape, x, y, np.float32(bin_.size[2]))
     return heights
 

@@ -74,7 +74,7 @@ def _num_placements(shape: Shape, env: PackingEnv) -> int:
 
 
 def _num_along(extent: int, cells: int, step: int) -> int:
-    """Placements along one axis, with the one flush with the far wall."""
+    """Return the placements along one axis, with the one flush with the far wall."""
     last = cells - extent
     return max(0, -(-last // step) + 1)
 

@@ -221,7 +221,7 @@ class NumpyPacking:
 
 
 def shapes_of(catalogue: Catalogue, item: int) -> list[Shape]:
-    """Shapes of an item in every orientation."""
+    """Return the shapes of an item in every orientation."""
     shapes = []
     for o in range(catalogue.num_orientations):
         top, bottom = reference.item_maps(catalogue, item, o)

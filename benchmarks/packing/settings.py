@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks.result_types import JsonObject
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import ProceduralSolids
 from torchrl_gpu.envs.packing.protocols import PROTOCOLS
 
 # Arguments of `PackingEnv` by name.
-Changes = dict[str, Any]
+Changes = JsonObject
 
 # Stability rule and orientations decide what a step costs: none and 2, corners and 1, support and 2, none and 6.
 BPP10: dict[str, Changes] = {
@@ -25,7 +25,7 @@ BPP10: dict[str, Changes] = {
 
 
 def irregular(num_visible: int, num_objects: int, resolution: int, grid_step: int) -> Changes:
-    """Arguments of the reference setting `irregular`, at another size.
+    """Return the arguments of the reference setting `irregular`, at another size.
 
     Args:
         num_visible: K.

@@ -1,4 +1,7 @@
-"""The benchmark of agents runs, and shows nothing while a side decides, loses or draws otherwise."""
+"""The benchmark of agents, in small.
+
+It shows nothing while a side decides, loses or draws otherwise.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,8 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert line["over_loop"] == pytest.approx(rates[f"{name}, 8, eager"] / rates[agents.LOOP])
         assert line["over_one"] == pytest.approx(rates[f"{name}, 8, eager"] / rates[f"{name}, 1, eager"])
     iqn, sac = sections["µs per update"]
-    assert iqn["over_eager"] == ""  # TorchRL has no such loss
+    # TorchRL has no such loss.
+    assert iqn["over_eager"] == ""
     assert sac["over_eager"] == pytest.approx(sac["TorchRL"] / sac["eager"], rel=0.02)
     flagged = {row["name"]: row["rate"] for row in sections["flags"]}
     _, sac, packing = sections["µs per update of 8 rows, by flag"]
@@ -52,7 +56,7 @@ def careless(agent: Any, loss: Any = agents.torchrl_loss) -> Any:
     return made
 
 
-def negated(*args: Any, forward: Any = agents.forward) -> Any:
+def negated(*args: object, forward: Any = agents.forward) -> Any:
     return -forward(*args)
 
 

@@ -1,4 +1,7 @@
-"""The benchmark of the frame pipeline runs, and times nothing that shows another picture."""
+"""The benchmark of the frame pipeline, in small.
+
+It times nothing that shows another picture.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert frame_pipeline.main([*SMALL, f"--output={tmp_path / 'result.json'}"]) == 0
     result = json.loads((tmp_path / "result.json").read_text())
     assert [section["title"] for section in result["sections"]] == ["JPEG 320×240", "H.264 320×240"]
-    assert all(row["rate"] > 0 for section in result["sections"] for row in section["rows"])
+    for section in result["sections"]:
+        assert all(row["rate"] > 0 for row in section["rows"])
     assert not any(check["difference"] for check in result["parity"])
     assert "× OpenCV" in capsys.readouterr().out
 

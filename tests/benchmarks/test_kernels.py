@@ -1,4 +1,7 @@
-"""The kernel benchmark runs in small, counts what a loop counts, and times nothing that differs from the reference."""
+"""The kernel benchmark, in small.
+
+It counts what a loop counts, and times nothing that differs from the reference.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,10 @@ def test_it_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ours["add_max_per_s"] == pytest.approx(ours["rate"] * ours["add_max_per_z_map"])
     assert [row["name"] for row in mixed["rows"]] == ["NumPy, windows", "torch unfold, 1", "ours eager, 2"]
     assert boxes["rows"][1]["bound_by"] == "bytes"
-    assert [row["name"] for section in steps for row in section["rows"]] == ["ours eager, 3", "ours eager, 1"]
+    names: list[str] = []
+    for section in steps:
+        names += [row["name"] for row in section["rows"]]
+    assert names == ["ours eager, 3", "ours eager, 1"]
     assert "% copy" in capsys.readouterr().out
 
 
@@ -102,7 +108,8 @@ def test_the_loop_on_registers_does_what_is_counted(dtype: torch.dtype, monkeypa
     name = "benchmarks.kernels.triton_ceiling"
     monkeypatch.delitem(sys.modules, name, raising=False)
     interpreted = importlib.import_module(name)
-    sys.modules.pop(name)  # elsewhere it must be compiled
+    # It must be compiled elsewhere.
+    sys.modules.pop(name)
     out, rounds = torch.arange(2048).to(dtype), 3
     first, second = out, out + 1
     for step in [*range(8)] * rounds:

@@ -1,4 +1,7 @@
-"""A short run of the benchmark of the rule load_bearing: what it allows stays, and what stays under `none` does not."""
+"""A short run of the benchmark of the rule load_bearing.
+
+What the rule allows stays, and not all that stays under `none` does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The benchmark of marine navigation runs, and times nothing that moves otherwise than the reference."""
+"""The benchmark of marine navigation, in small.
+
+It times nothing that moves otherwise than the reference.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ def test_another_motion_is_not_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(dynamics, "DRAG", 0.19)
-    monkeypatch.setitem(compiled._SERIES, "kept", tuple((1 - 0.19 * 0.05) ** k for k in range(11)))
+    monkeypatch.setitem(compiled.SERIES, "kept", tuple((1 - 0.19 * 0.05) ** k for k in range(11)))
     assert marine.main([*SMALL, f"--output={tmp_path / 'result.json'}"]) == 1
     assert "Nothing was timed" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())

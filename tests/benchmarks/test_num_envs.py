@@ -1,4 +1,7 @@
-"""Curves by number of environments: as many steps whatever their number, seconds that grow, values of validation."""
+"""Curves by number of environments.
+
+Each has as many steps, seconds that grow, and values of validation.
+"""
 
 from __future__ import annotations
 

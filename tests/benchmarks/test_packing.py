@@ -1,16 +1,19 @@
-"""The packing benchmark runs in small; its parity passes for what is right and names what is wrong."""
+"""The packing benchmark, in small.
+
+Its parity passes for what is right and names what is wrong.
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
 from benchmarks.packing import command, parity
 from benchmarks.packing.settings import BPP10, irregular
+from tests.records import with_values
 from torchrl_gpu.cli.packing.bench import ADD_MAX, TimedRow
 from torchrl_gpu.envs.packing.items import CutBoxes
 from torchrl_gpu.envs.packing.kernels import eager, get_kernels
@@ -42,18 +45,19 @@ def test_every_setting_agrees_with_every_numpy_way() -> None:
     for name, changes in BPP10.items():
         changes = changes | {"items": CutBoxes(pool=16)} if name == "bpp10 cut2" else {}
         assert parity.difference(changes, num_envs=2, steps=8, device="cpu", drops=parity.BOX_DROPS) == "", name
-    changes = irregular(2, 4, 33, 4) | {"num_items": 6, "stability": "support"}  # at the walls of a coarse grid
+    # The last placements lie at the walls of a coarse grid.
+    changes = irregular(2, 4, 33, 4) | {"num_items": 6, "stability": "support"}
     assert parity.difference(changes, num_envs=2, steps=4, device="cpu", drops=parity.DROPS) == ""
 
 
 def test_a_wrong_map_is_found_and_nothing_is_timed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def too_permissive(*args: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def too_permissive(*args: object) -> tuple[torch.Tensor, torch.Tensor]:
         z_map, legal = eager.drop_map(*args)
         return z_map, torch.ones_like(legal)
 
-    wrong = get_kernels("eager")._replace(drop_map=too_permissive)
+    wrong = with_values(get_kernels("eager"), drop_map=too_permissive)
     monkeypatch.setattr("torchrl_gpu.envs.packing.env.get_kernels", lambda *args: wrong)
     monkeypatch.setattr(command, "BPP10", {"bpp10": {}})
     assert command.main([*SMALL, "--settings", "bpp10", "--output", str(tmp_path / "packing.json")]) == 1

@@ -1,4 +1,7 @@
-"""A short run of the benchmark of pallets: every section has its columns, and what was measured is kept."""
+"""A short run of the benchmark of pallets.
+
+Every section has its columns, and what was measured is kept.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +33,14 @@ def test_sections_are_measured_and_kept(sequences: Path, monkeypatch: pytest.Mon
     output = sequences / "pallets.json"
     run = ["--sequences", str(sequences), "--output", str(output), "--tries", "4", "--repeats", "1"]
     pallets.main([*run, "--sections", "containers", "sessions"])
-    monkeypatch.setattr(pallets, "_container", pytest.fail)  # a run goes on where it stopped
+    # A run continues where it stopped.
+    monkeypatch.setattr(pallets, "_container", pytest.fail)
     pallets.main([*run, "--sections", "orders", "containers"])
     sections = {each["title"]: each for each in json.loads(output.read_text())["sections"]}
     assert list(sections) == ["orders", "containers", "sessions"]
     assert [(row["boxes"], row["pallets"], row["fallen"]) for row in sections["orders"]["rows"]] == [(3, 1, 0)] * 4
-    whole = 100 * 4 * 2 * 2.3 * 1 / (5.87 * 2.33 * 2.2)  # four of the five boxes: 2 × 1 a layer, two layers
+    # Four of the five boxes fit: 2 × 1 a layer, two layers.
+    whole = 100 * 4 * 2 * 2.3 * 1 / (5.87 * 2.33 * 2.2)
     assert [row["filled"] for row in sections["containers"]["rows"]] == [pytest.approx(whole, rel=1e-4)] * 10
     assert all(0 < row["offer"] <= row["offer p99"] for row in sections["sessions"]["rows"])
     for each in sections.values():

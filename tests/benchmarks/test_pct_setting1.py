@@ -1,4 +1,7 @@
-"""The rule of PCT's setting 1: laws by hand, verdicts of the released code, and a short run."""
+"""The rule of PCT's setting 1.
+
+The tests are laws by hand, verdicts of the released code, and a short run.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +29,15 @@ def test_a_box_stands_where_its_centre_is_over_what_it_rests_on() -> None:
     pile = packed(((0, 0, 0), (4, 4, 2)))
     assert pile.allows((1, 0, 2), (4, 4, 1))
     assert not pile.allows((3, 0, 2), (4, 4, 1))
-    assert not pile.allows((2, 0, 2), (4, 4, 1))  # the hull is a tenth smaller than what is touched
+    # The hull is a tenth smaller than what is touched.
+    assert not pile.allows((2, 0, 2), (4, 4, 1))
 
 
 def test_a_load_that_tips_a_box_further_down_is_refused() -> None:
     pile = packed(((0, 0, 0), (2, 4, 2)), ((0, 0, 2), (3, 4, 1)))
     assert pile.allows((0, 0, 3), (2, 4, 5))
-    assert not pile.allows((2, 0, 3), (2, 4, 5))  # it stands by itself, and its load lies beyond the lowest box
+    # It stands by itself, and its load lies beyond the lowest box.
+    assert not pile.allows((2, 0, 3), (2, 4, 5))
 
 
 def test_two_share_a_load_by_the_lever() -> None:

@@ -1,4 +1,7 @@
-"""The Physics Pack: layout by hand, what stands and what does not by both engines, a run that goes on."""
+"""The Physics Pack of RoboBPP.
+
+The tests are about the layout by hand, what stands by both engines, and a run that continues.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,15 @@ import pytest
 from benchmarks import robobpp_physics as physics
 from benchmarks.robobpp_physics import Box, Pallet
 from tests.envs.packing.items.test_factories import installed
+from tests.records import with_values
 
 assert installed
 pytest.importorskip("mujoco")
 BASE = Box((0.4, 0.395, 0.3), (0.4, 0.4), (0.0, 0.0, 0.0))
-ON_TOP = Box((0.4, 0.4, 0.3), (0.4, 0.4), (0.1, 0.0, 0.3))  # its middle is 10 cm inside
-OVER = ON_TOP._replace(corner=(0.25, 0.0, 0.3))  # 5 cm outside
+# Its middle is 10 cm inside.
+ON_TOP = Box((0.4, 0.4, 0.3), (0.4, 0.4), (0.1, 0.0, 0.3))
+# It stands 5 cm outside.
+OVER = with_values(ON_TOP, corner=(0.25, 0.0, 0.3))
 
 
 def pallet(*boxes: Box) -> Pallet:
@@ -70,17 +76,24 @@ TILTED = {"stability": "load_bearing", "max_tilt": 10.0}
 
 
 def test_placements_that_are_rehearsed_move_nothing_far(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shifts, tried = [], physics._MujocoPile.tried
-    monkeypatch.setattr(physics._MujocoPile, "tried", lambda *a: shifts.append(tried(*a)) or shifts[-1])
+    shifts, tried = [], physics.MujocoPile.tried
+    monkeypatch.setattr(physics.MujocoPile, "tried", lambda *a: shifts.append(tried(*a)) or shifts[-1])
     plan = physics.Rehearsal("boards", "boards", TILTED, 3, "mujoco", physics.FAR, False)(0)
     near = [len(shift) for shift in shifts if shift.max() < physics.FAR * 0.07]
-    assert near == list(range(1, len(plan.boxes) + 1))  # no box twice, none left out
+    # No box comes twice, and none is left out.
+    assert near == list(range(1, len(plan.boxes) + 1))
     assert len(near) > 2
 
 
 def rehearsed(monkeypatch: pytest.MonkeyPatch, shifts: list[tuple[int, float]], gently: bool) -> tuple[list, list]:
-    """Boxes of a plan, and those that were tried, where each try ends with so many boxes that far away."""
-    tried, found, given = [], {}, iter(shifts)
+    """Plan with trials that end with given shifts.
+
+    `shifts` are (number of boxes, displacement of each) by trial. Returns the boxes of the plan, and those that were
+    tried.
+    """
+    tried = []
+    found = {}
+    given = iter(shifts)
 
     def trial(self: object, box: Box) -> np.ndarray:
         tried.append(box)
@@ -88,8 +101,8 @@ def rehearsed(monkeypatch: pytest.MonkeyPatch, shifts: list[tuple[int, float]], 
         found[box] = np.full((number, 2), shift)
         return found[box]
 
-    monkeypatch.setattr(physics._MujocoPile, "tried", trial)
-    monkeypatch.setattr(physics._MujocoPile, "put", lambda self, box: found[box])
+    monkeypatch.setattr(physics.MujocoPile, "tried", trial)
+    monkeypatch.setattr(physics.MujocoPile, "put", lambda self, box: found[box])
     plan = physics.Rehearsal("boards", "boards", TILTED, 2, "mujoco", physics.FAR, gently)(0)
     assert next(given, None) is None
     return list(plan.boxes), tried
@@ -97,7 +110,8 @@ def rehearsed(monkeypatch: pytest.MonkeyPatch, shifts: list[tuple[int, float]], 
 
 def test_the_best_placement_that_moves_nothing_far_is_made(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (plain,) = physics.pallets("boards", "boards", TILTED, 1)
-    shifts = [(1, 0.0), (2, 0.05), (2, 0.01), (3, 0.06), (3, 0.06)]  # of boards 7 cm end a pallet
+    # Of boards 7 cm end a pallet.
+    shifts = [(1, 0.0), (2, 0.05), (2, 0.01), (3, 0.06), (3, 0.06)]
     plan, tried = rehearsed(monkeypatch, shifts, gently=False)
     assert tried[:2] == list(plain.boxes[:2])
     assert plan == [tried[0], tried[2]]
@@ -107,9 +121,12 @@ def test_the_best_placement_that_moves_nothing_far_is_made(installed: Path, monk
 def test_gently_the_first_of_those_that_move_the_pile_least_is_made(
     installed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    second = [(2, 0.02), (2, 0.01)]  # the second choice moves less
-    third = [(3, 0.019), (3, 0.018)]  # both move the new box about as far
-    fourth = [(4, 0.003)]  # little
+    # The second choice moves less.
+    second = [(2, 0.02), (2, 0.01)]
+    # Both move the new box about as far.
+    third = [(3, 0.019), (3, 0.018)]
+    # Little.
+    fourth = [(4, 0.003)]
     shifts = [(1, 0.0), *second, *third, *fourth, (5, 0.06), (5, 0.06)]
     plan, tried = rehearsed(monkeypatch, shifts, gently=True)
     assert plan == [tried[0], tried[2], tried[3], tried[5]]
@@ -118,16 +135,16 @@ def test_gently_the_first_of_those_that_move_the_pile_least_is_made(
 
 
 def test_a_turned_box_lies_as_one_of_turned_sides() -> None:
-    turned = BASE._replace(sides=(0.395, 0.4, 0.3))
+    turned = with_values(BASE, sides=(0.395, 0.4, 0.3))
     for sides in (BASE.sides, turned.sides):
-        pile = physics._MujocoPile(pallet(), [sides])
+        pile = physics.MujocoPile(pallet(), [sides])
         assert pile.put(turned).max() < 1e-3
         assert abs(pile.data.xmat[1].reshape(3, 3)) @ sides == pytest.approx(turned.sides, abs=1e-4)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_box_that_is_tried_leaves_the_others_as_they_were(engine: str) -> None:
-    with physics._pile(engine, pallet(), [BASE.sides, ON_TOP.sides]) as pile:
+    with physics.open_pile(engine, pallet(), [BASE.sides, ON_TOP.sides]) as pile:
         pile.put(BASE)
         shifts = [pile.tried(box) for box in (ON_TOP, OVER, ON_TOP)]
         again = pile.put(ON_TOP)
@@ -138,5 +155,5 @@ def test_a_box_that_is_tried_leaves_the_others_as_they_were(engine: str) -> None
 
 def test_heuristics_have_no_values_to_rehearse_by(installed: Path, tmp_path: Path) -> None:
     words = ["--data=boards", "--engines=mujoco", "--rehearsed=2", f"--output={tmp_path / 'results.json'}"]
-    with pytest.raises(ValueError, match="a policy that values placements; got dbl"):
+    with pytest.raises(ValueError, match=r"--rehearsed .* not dbl"):
         physics.main(words)

@@ -19,7 +19,8 @@ def test_viewers_are_counted_one_by_one(tmp_path: Path, capsys: pytest.CaptureFi
     result = json.loads(output.read_text())
     assert len(result["parts"]["viewers"]["fps"]) == 3
     assert all(0 < rate < 40 for rate in result["parts"]["viewers"]["fps"])
-    assert 0 < result["parts"]["slow"]["fps"][0] <= 5.5  # it takes a fifth of a second for each
+    # The viewer takes a fifth of a second for each picture.
+    assert 0 < result["parts"]["slow"]["fps"][0] <= 5.5
     assert 40_000 < result["parts"]["viewers"]["frame_bytes"] < 60_000
     assert {"commit", "device", "versions"} <= set(result["machine"])
     assert result["machine"]["versions"]["aiohttp"]
@@ -51,7 +52,8 @@ def test_stretches_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
             over = turns.step()
         return over
 
-    assert not steps(4, 3.0)  # warms up: 12 s, 4 steps to a stretch
+    # The first stretch warms up: 12 s, 4 steps to a stretch.
+    assert not steps(4, 3.0)
     assert not steps(4, 1.0)
     assert not steps(4, 2.0)
     assert not steps(4, 1.0)

@@ -42,13 +42,16 @@ def test_what_is_not_measured_yet_says_so(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_the_released_weights_in_the_same_worlds() -> None:
     comparisons = json.loads((RESULTS / "navigation_released.json").read_text())["comparisons"]
-    for each in comparisons:  # ours are those of the committed evaluations
+    # Ours are those of the committed evaluations.
+    for each in comparisons:
         name = {"v2": "navigation_iqn", "v3": "navigation_ac_iqn"}[each["version"]]
         result = json.loads((RESULTS / f"{name}.json").read_text())
-        (policy,) = [p for p in result["policies"] if p["policy"] == each["policy"].replace("AC-", "AC")]
+        name = each["policy"].replace("AC-", "AC")
+        of_name = [policy for policy in result["policies"] if policy["policy"] == name]
+        (policy,) = of_name
         of_all = each["worlds_are"] == "all"
         assert each["success"] == (policy["scores"] if of_all else policy["rows"]["4"])["success"]
-        assert each["worlds"] == tables._worlds(result, of_all)[0]
+        assert each["worlds"] == tables.count_worlds(result, of_all)[0]
 
 
 def test_every_shipped_config_has_a_row() -> None:

@@ -80,7 +80,8 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> list[SelfTest]:
     # monkeypatch restores it when this test is over.
     monkeypatch.setattr(self_tests, "reads_disk", True)
     monkeypatch.setattr(self_tests, "KNOWN_FAILURES", {})
-    for chosen in (native.problem, kernels.fastest_of, kernels.log_slower, probes.nvenc_problem):
+    kernels.forget_choices()
+    for chosen in (native.problem, probes.nvenc_problem):
         chosen.cache_clear()
     return tried
 
@@ -116,7 +117,7 @@ def test_a_backend_that_fails_says_why(anew: list[SelfTest], monkeypatch: pytest
     monkeypatch.setattr(self_tests, "_passes_in_fork", lambda test: False)
     self_tests.forget_results()
     found = {finding.name: finding for finding in doctor.backends_on(torch.device("cpu"))}
-    kernels.fastest_of.cache_clear()
+    kernels.forget_choices()
     assert found["compiled"][2:] == ("cannot", "drop_map of boxes: illegal instruction")
     assert found["eager"][2:] == ("works", "on cpu, the default: what the others are compared with")
     assert found["reference"].state == "not tried"

@@ -20,19 +20,19 @@ from torchrl_gpu.envs import DishwashingEnv, FromPixels
 Policy = Callable[[TensorDictBase], TensorDictBase]
 
 
-def dishes(observe_as: str, num_envs: int, **changes: Any) -> DishwashingEnv | FromPixels:
+def dishes(observe_as: str, num_envs: int, **changes: object) -> DishwashingEnv | FromPixels:
     small = {"max_steps": 5, "frame_size": (16, 24), "clip_length": 3, "device": "cpu", "seed": 0}
     if observe_as == "pixels":
         return FromPixels(dishes("state", num_envs, **changes), clip_length=3, frame_size=(16, 24))
     return DishwashingEnv(num_envs, **{"observe_as": observe_as} | small | changes)  # type: ignore[arg-type]
 
 
-def bin_packing(setting: str, num_envs: int, **changes: Any) -> EnvBase:
+def bin_packing(setting: str, num_envs: int, **changes: object) -> EnvBase:
     coarser = {"resolution": 10, "grid_step": 3} if setting == "irregular" else {}
     return bins.packing(setting, num_envs, **coarser | changes)
 
 
-def marine(setting: str, num_envs: int, **changes: Any) -> EnvBase:
+def marine(setting: str, num_envs: int, **changes: object) -> EnvBase:
     return sea.marine(setting, num_envs, **{"max_steps": 8} | changes)
 
 
@@ -47,7 +47,7 @@ SOME = [
 ]
 
 
-def made(name: str, num_envs: int = 3, **changes: Any) -> Any:
+def made(name: str, num_envs: int = 3, **changes: object) -> Any:
     room, _, setting = name.partition("/")
     return MAKERS[room](setting, num_envs, **changes)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from torchrl.envs import EnvBase, SerialEnv, TransformedEnv
 from torchrl.envs.utils import check_env_specs
 
 from tests.envs.adapters.kinds import KINDS, env_of
+from tests.records import with_values
 from torchrl_gpu.envs import Advanced, DishwashingEnv, MarineNavEnv
 from torchrl_gpu.envs.base import DONE_KEYS, BatchedEnv, where_rows
 
@@ -24,7 +24,7 @@ class Countdown(BatchedEnv):
     An action takes away 1, and 0 ends the episode.
     """
 
-    def __init__(self, num_envs: int = 3, **arguments: Any) -> None:
+    def __init__(self, num_envs: int = 3, **arguments: object) -> None:
         super().__init__(num_envs, **arguments)
         self.episode = torch.zeros(num_envs, dtype=torch.int64, device=self.device)
         self.left = self.episode.clone()
@@ -47,16 +47,16 @@ class Countdown(BatchedEnv):
         out = {"left": self.left[:, None], "reward": done.float(), "done": done, "terminated": done.clone()}
         return TensorDict(out | {"truncated": torch.zeros_like(done)}, batch_size=self.batch_size)
 
-    def _env_state(self) -> dict[str, Tensor]:
+    def env_state(self) -> dict[str, Tensor]:
         return {"episode": self.episode, "left": self.left}
 
-    def _set_env_state(self, state: dict[str, Tensor]) -> None:
+    def set_env_state(self, state: dict[str, Tensor]) -> None:
         self.episode, self.left = state["episode"], state["left"]
 
-    def _restart_episodes(self) -> None:
+    def restart_episodes(self) -> None:
         self.episode = torch.zeros_like(self.episode)
 
-    def like(self, num_envs: int, **changes: Any) -> Countdown:
+    def like(self, num_envs: int, **changes: object) -> Countdown:
         return Countdown(num_envs, **{"device": self.device, "seed": self.seed} | changes)
 
 
@@ -142,7 +142,7 @@ def test_a_lenient_load_takes_what_is_there(env: Countdown) -> None:
     env.load_state_dict({"left": torch.tensor([5, 5, 5]), "unknown": torch.zeros(1)}, strict=False)
     assert env.left.tolist() == [5, 5, 5]
     assert (env.seed, env.episode.tolist()) == (0, [1, 1, 1])
-    with pytest.raises(ValueError, match=r"^Countdown.load_state_dict: left must have shape \(3,\); got \(2,\)$"):
+    with pytest.raises(ValueError, match=r"^Countdown.load_state_dict: left .*\(3,\).*\(2,\)$"):
         env.load_state_dict({"left": torch.zeros(2, dtype=torch.int64)}, strict=False)
 
 
@@ -150,7 +150,7 @@ def test_a_lenient_load_takes_what_is_there(env: Countdown) -> None:
 
 
 def sea() -> BatchedEnv:
-    """Vessels that collide one by one, while others of their world go on."""
+    """Return vessels that collide one by one, while others of their world go on."""
     return MarineNavEnv(
         6, version="v3", robots=3, cores=0, obstacles=2, min_distance=10.0, pool=16, max_steps=40, device="cpu", seed=0
     )
@@ -158,7 +158,7 @@ def sea() -> BatchedEnv:
 
 class Shifts(DishwashingEnv):
     def advance(self, state: dict[str, Tensor], action: Tensor) -> Advanced:
-        return super().advance(state, action)._replace(terminated=self.uniform() < 0.2)
+        return with_values(super().advance(state, action), terminated=self.uniform() < 0.2)
 
 
 def shifts() -> BatchedEnv:
@@ -166,7 +166,7 @@ def shifts() -> BatchedEnv:
 
 
 def drawn(env: EnvBase) -> Callable[[TensorDictBase], TensorDictBase]:
-    """Actions that are the same whatever the environment is wrapped in."""
+    """Return actions that are the same whatever the environment is wrapped in."""
     (key,), generator = env.action_keys, torch.Generator().manual_seed(1)
     shape = env.full_action_spec[key].shape
     return lambda tensordict: tensordict.set(key, torch.rand(shape, generator=generator))

@@ -144,6 +144,7 @@ BOX_SEQUENCES["unit"] = WORD
 BOX_SEQUENCES["in_order"] = FLAG
 BOX_SEQUENCES["misfits"] = WORD
 BOX_SEQUENCES["columns"] = [3, ["length"], {"length": "L"}]
+BOX_SEQUENCES["options"] = [3, "comma", {"decimal": ","}]
 BAD["BoxSequences"] = (lambda **changes: BoxSequences(**{"path": "nowhere.npy"} | changes), BOX_SEQUENCES)
 
 

@@ -84,7 +84,7 @@ def test_looking_changes_nothing_and_shows_the_step(name: str) -> None:
     assert torch.equal(drawn, torch.get_rng_state())
     assert all(torch.equal(value, before[entry]) for entry, value in env.state_dict().items())
     assert seen.batch_size == (1,)
-    for key in set(env.observation_spec.keys(True, True)) - set(env._cleared):
+    for key in set(env.observation_spec.keys(True, True)) - set(env.cleared_keys):
         assert torch.equal(seen[key], current[key][2:3]), key
 
 
@@ -93,7 +93,7 @@ def test_looking_changes_nothing_and_shows_the_step(name: str) -> None:
 
 @pytest.mark.parametrize("name", SOME)
 def test_a_seed_decides_the_run_and_torchs_generator_nothing(name: str) -> None:
-    def run(env: Any) -> list[Any]:
+    def run(env: Any) -> list[object]:
         # These count on over all seeds.
         return [step.exclude("frame_at", ("next", "frame_at")) for step in play(env, 6)[0]]
 
@@ -148,7 +148,7 @@ def test_a_restored_environment_goes_on_bit_by_bit(name: str, device: torch.devi
     assert_same_runs(expected, play(other, 12, seed=1, start=start)[0])
     assert other.seed == env.seed
     assert any(step["next", "done"].any() for step in expected)
-    with pytest.raises(ValueError, match=rf"^{type(env).__name__}.load_state_dict: \w+ must have shape"):
+    with pytest.raises(ValueError, match=rf"^{type(env).__name__}.load_state_dict: \w+ .*shape"):
         made(name, 4, device=device).load_state_dict(saved)
 
 

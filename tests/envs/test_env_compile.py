@@ -32,7 +32,7 @@ def fresh_compiler() -> Iterator[None]:
     torch.compiler.reset()
 
 
-def compiled(env: BatchedEnv, **how: Any) -> Step:
+def compiled(env: BatchedEnv, **how: object) -> Step:
     """A step with the restart of finished rows, in one graph or not at all."""
     return torch.compile(env.step_and_maybe_reset, fullgraph=True, dynamic=False, **how)
 
@@ -82,12 +82,12 @@ def assert_close(first: TensorDictBase, second: TensorDictBase) -> None:
 COARSE = {**CUT, "reward": "objective", "num_items": 14, "skip_unplaceable": True}
 # Maps of few cells, since torch's kernels take them one at a time.
 SMALL = {"stability": "com", "stability_judge": "com", "resolution": 4, "grid_step": 2, "num_items": 6}
-TRACED: dict[str, tuple[str, dict[str, Any]]] = {
+TRACED: dict[str, tuple[str, dict[str, object]]] = {
     "packing/coarse grid": ("eager", COARSE),
     "packing/irregular, passing over": ("eager", SMALL),
     "marine/v3, discrete": ("eager", {"curriculum": "paper", "sensor_noise": False}),
 }
-MORE_TRACED: dict[str, tuple[str, dict[str, Any]]] = {
+MORE_TRACED: dict[str, tuple[str, dict[str, object]]] = {
     "packing/coarse grid": ("aot_eager", COARSE),
     "packing/bpp10": ("aot_eager", {}),
     "marine/v2": ("aot_eager", {}),
@@ -103,7 +103,7 @@ MORE_TRACED: dict[str, tuple[str, dict[str, Any]]] = {
         *(pytest.param(name, *how, marks=pytest.mark.soak) for name, how in MORE_TRACED.items()),
     ],
 )
-def test_a_compiled_step_is_the_step(name: str, backend: str, changes: dict[str, Any]) -> None:
+def test_a_compiled_step_is_the_step(name: str, backend: str, changes: dict[str, object]) -> None:
     eager = {"backend": "eager"} if name in PACKING else {}
     env = made(name, **eager | changes)
     twin = made(name, **eager | changes)
@@ -201,7 +201,7 @@ def test_reduced_overhead_gives_the_same_bits(name: str) -> None:
         seen, after = step(current)
         seen = seen.clone()
         after = after.clone()
-        env._set_env_state({name: value.clone() for name, value in env._env_state().items()})
+        env.set_env_state({name: value.clone() for name, value in env.env_state().items()})
         return seen, after
 
     play_both(env, twin, replayed)

@@ -26,7 +26,7 @@ class Walk(EpisodicEnv):
     It arrives beyond 1.
     """
 
-    def __init__(self, num_envs: int = 4, *, stride: float = 0.3, noise: float = 0.0, **arguments: Any) -> None:
+    def __init__(self, num_envs: int = 4, *, stride: float = 0.3, noise: float = 0.0, **arguments: object) -> None:
         super().__init__(
             num_envs,
             observations={"place": Unbounded(())},
@@ -102,7 +102,7 @@ def test_another_like_it_keeps_class_and_arguments() -> None:
 
 
 class Forgetful(Walk):
-    def __init__(self, num_envs: int = 4, *, hidden: int = 1, **arguments: Any) -> None:
+    def __init__(self, num_envs: int = 4, *, hidden: int = 1, **arguments: object) -> None:
         super().__init__(num_envs, **arguments)
 
 
@@ -125,7 +125,7 @@ class Glider(Walk):
 def test_continuous_actions() -> None:
     env = Glider()
     check_env_specs(env)
-    with pytest.raises(ValueError, match=r"Glider.step: action must be real numbers of shape \(4, 2\)"):
+    with pytest.raises(ValueError, match=r"Glider.step: action .*real .*\(4, 2\)"):
         env.step(TensorDict({"action": torch.zeros(4, 3)}, [4]))
 
 
@@ -163,7 +163,7 @@ class PointEnv(EpisodicEnv):
         return Advanced(**right | changed)  # type: ignore[arg-type]
 
 
-def only(**entries: Any) -> Mapping[str, Any]:
+def only(**entries: object) -> Mapping[str, Any]:
     """A mapping that stands for itself: none of what is right is added."""
     return MappingProxyType(entries)
 
@@ -265,7 +265,7 @@ def test_episodes_begin_as_the_first_did(monkeypatch: pytest.MonkeyPatch) -> Non
         ({"action": Unbounded((2,))}, "action must be a Categorical or Bounded of TorchRL; got Unbounded.*"),
     ],
 )
-def test_what_cannot_be_declared(changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_declared(changes: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     init = EpisodicEnv.__init__
     monkeypatch.setattr(
         EpisodicEnv, "__init__", lambda self, num_envs, **given: init(self, num_envs, **given | changes)
@@ -304,7 +304,7 @@ def test_a_seed_of_none_that_is_kept_over_the_one_drawn_is_told() -> None:
             super().__init__()
             self.seed = seed  # type: ignore[assignment]
 
-    with pytest.raises(ValueError, match=r"^Kept: seed must be a whole number.*; got None$"):
+    with pytest.raises(ValueError, match=r"^Kept: seed .*whole number.* None$"):
         Kept()
     assert Kept(4).seed == 4
 

@@ -27,7 +27,7 @@ BINS: dict[str, Any] = {"bin_size": (5.0, 5.0, 5.0), "resolution": 5, "device": 
 CLIPS = ("clip", "frame", "frame_at")
 
 
-def sink(**changes: Any) -> DishwashingEnv:
+def sink(**changes: object) -> DishwashingEnv:
     return DishwashingEnv(5, **{"max_steps": 7, "device": "cpu", "seed": 2, "frame_size": (16, 24), **changes})
 
 
@@ -62,7 +62,7 @@ def test_the_environment_goes_on_as_before() -> None:
 
 def test_an_age_that_cannot_be_is_refused() -> None:
     env = FromPixels(sink(), 3, (16, 24))
-    with pytest.raises(ValueError, match=r"FromPixels.load_state_dict: age must be from 0 to"):
+    with pytest.raises(ValueError, match=r"FromPixels.load_state_dict: age .*0 to"):
         env.load_state_dict(env.state_dict() | {"age": env.state_dict()["age"] - 100})
 
 

@@ -35,7 +35,7 @@ def at(index: Any, value: float) -> Change:
     return change
 
 
-def marine(**changes: Any) -> MarineNavEnv:
+def marine(**changes: object) -> MarineNavEnv:
     settings = {"version": "v3", "robots": 2, "obstacles": 1, "min_distance": 10.0, "pool": 4}
     return MarineNavEnv(2, **settings | {"device": "cpu", "seed": 0} | changes)
 
@@ -153,7 +153,7 @@ def test_a_state_that_is_assigned_is_copied(played: dict[str, BatchedEnv], name:
         # A state without cells that bear load has None for them.
         assert value is None or torch.equal(value, theirs[key]), key
         assert value is None or value is not theirs[key], key
-    with pytest.raises(ValueError, match=r"\.state: \w+ must be a tensor; got none$"):
+    with pytest.raises(ValueError, match=r"\.state: \w+ .*tensor.* none$"):
         env.state = None
 
 
@@ -172,14 +172,14 @@ def test_what_is_no_state_at_all() -> None:
             env.load_state_dict(given)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"entries .*'spare'"):
         env.load_state_dict(env.state_dict() | {"spare": torch.zeros(3)})
-    with pytest.raises(ValueError, match=r"^PackingEnv\.load_state_dict: seed must have shape \(\); got \(1,\)$"):
+    with pytest.raises(ValueError, match=r"^PackingEnv\.load_state_dict: seed .*\(\).*\(1,\)$"):
         env.load_state_dict(env.state_dict() | {"seed": torch.zeros(1, dtype=torch.int64)})
 
 
 def test_a_seed_without_room_for_its_worlds_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     env = marine()
 
-    def no_room(*_: Any) -> None:
+    def no_room(*_: object) -> None:
         raise ValueError("no room")
 
     monkeypatch.setattr("torchrl_gpu.envs.marine.env.generate", no_room)
@@ -221,9 +221,7 @@ def test_actions_of_another_kind_or_shape() -> None:
     before = env.state_dict()
     for action, came in ACTIONS:
         given = current if action is None else current.clone().set("action", action)
-        with pytest.raises(
-            ValueError, match=rf"^PackingEnv\.step: action must be whole numbers of shape \(3,\) on cpu; got {came}$"
-        ):
+        with pytest.raises(ValueError, match=rf"^PackingEnv\.step: action .*whole numbers .*\(3,\) .*cpu; got {came}$"):
             env.step(given)
     assert all(torch.equal(value, before[name]) for name, value in env.state_dict().items())
 
@@ -244,12 +242,12 @@ def test_whole_numbers_in_a_column_are_actions() -> None:
         ({"actions": "discrete"}, torch.zeros(2, 2), r"whole numbers of shape \(2, 2\)"),
     ],
 )
-def test_actions_of_robots_of_another_kind_or_shape(changes: dict[str, Any], action: Any, wanted: str) -> None:
+def test_actions_of_robots_of_another_kind_or_shape(changes: dict[str, object], action: object, wanted: str) -> None:
     env = marine(**changes)
     current = env.reset()
     if action is not None:
         current.set(("robots", "action"), action)
-    with pytest.raises(ValueError, match=rf"^MarineNavEnv\.step: robots/action must be {wanted} on cpu; got "):
+    with pytest.raises(ValueError, match=rf"^MarineNavEnv\.step: robots/action .*{wanted} .*cpu; got "):
         env.step(current)
 
 
@@ -266,14 +264,14 @@ def test_a_thrust_that_is_no_number_is_none() -> None:
 @pytest.mark.parametrize("mask", [torch.ones(3, 1), torch.ones(3, 2, dtype=torch.bool)])
 def test_a_mask_of_rows_to_restart_is_boolean(mask: Tensor) -> None:
     env = packing()
-    with pytest.raises(ValueError, match=r"reset: _reset must be bool of shape \(3, 1\); got "):
+    with pytest.raises(ValueError, match=r"reset: _reset .*bool .*\(3, 1\); got "):
         env._reset(TensorDict({"_reset": mask}, batch_size=[3]))
 
 
 def test_seeds_are_whole_numbers() -> None:
     env = packing()
     for seed in (2.5, "a", True, 2**63):
-        with pytest.raises(ValueError, match=r"^PackingEnv\.set_seed: seed must be .*; got "):
+        with pytest.raises(ValueError, match=r"^PackingEnv\.set_seed: seed .*; got "):
             env.set_seed(seed)  # type: ignore[arg-type]
     assert env.seed == 0
 
@@ -293,7 +291,7 @@ def spoil(observation: TensorDict) -> None:
         value.copy_(~value if value.dtype == torch.bool else value.new_full(value.shape, 3))
 
 
-def one_robot(**changes: Any) -> MarineNavEnv:
+def one_robot(**changes: object) -> MarineNavEnv:
     return MarineNavEnv(
         2, robots=1, cores=1, obstacles=1, pool=2, flat=True, device="cpu", seed=0, max_steps=3, **changes
     )

@@ -1,4 +1,6 @@
-"""Runs tests with the C++ kernels under AddressSanitizer and UBSan; what `make asan` and `make soak` call.
+"""Tests with the C++ kernels under AddressSanitizer and UBSan.
+
+`make asan` and `make soak` call this program.
 
     python tests/native/sanitized.py [pytest's arguments]
 
@@ -31,7 +33,7 @@ library.any_true(values, ctypes.c_int64(1), ctypes.c_int64(4096 + 64), out)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit status of pytest; 2 where there is no sanitizer to run it with."""
+    """Return the exit status of pytest, or 2 where there is no sanitizer."""
     try:
         environment = sanitized(os.environ.get("CXX") or "g++")
         check(environment)
@@ -53,9 +55,11 @@ def sanitized(compiler: str) -> dict[str, str]:
     flags = " ".join(filter(None, (os.environ.get("CXXFLAGS", ""), FLAGS)))
     return os.environ | {
         "CXX": compiler,
-        "CXXFLAGS": flags,  # part of the name in the cache
+        # They are part of the name in the cache.
+        "CXXFLAGS": flags,
         "LD_PRELOAD": " ".join(runtimes),
-        "ASAN_OPTIONS": "detect_leaks=0",  # Python and torch never free all
+        # Python and torch never free all memory.
+        "ASAN_OPTIONS": "detect_leaks=0",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
@@ -72,21 +76,20 @@ def check(environment: dict[str, str]) -> None:
         [sys.executable, "-c", OVERRUN], env=environment, capture_output=True, text=True, timeout=600, check=False
     )
     if not run.stdout.startswith("compiled "):
-        raise RuntimeError(f"want kernels compiled with {FLAGS}; got {_last_line(run.stderr)}")
+        raise RuntimeError(f"sanitized: no kernels could be compiled with {FLAGS}: {_last_line(run.stderr)}")
     if run.returncode == 0 or "AddressSanitizer: heap-buffer-overflow" not in run.stderr:
-        raise RuntimeError(
-            f"want a read past an end to be reported; got status {run.returncode}, {_last_line(run.stderr)}"
-        )
+        outcome = f"status {run.returncode}, {_last_line(run.stderr)}"
+        raise RuntimeError(f"sanitized: a read past the end of a buffer was not reported: {outcome}")
 
 
 def _library(compiler: str, name: str) -> str:
-    """Path of a library of the compiler; the bare name where it has none."""
+    """Return the path of a library of the compiler, or the bare name without one."""
     path = ""
     if shutil.which(compiler):
         found = subprocess.run([compiler, f"-print-file-name={name}"], capture_output=True, text=True, check=False)
         path = found.stdout.strip()
     if not Path(path).is_absolute():
-        raise RuntimeError(f"want {name} of GCC, from $CXX or g++; got none from {compiler!r}")
+        raise RuntimeError(f"{compiler!r} has no {name}: $CXX or g++ must be GCC with its sanitizers")
     return path
 
 

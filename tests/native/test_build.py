@@ -1,4 +1,7 @@
-"""Finding a compiler, running it once, and keeping what it made; most tests have a compiler that only copies."""
+"""Compilers for the kernels: finding one, running it once, keeping what it made.
+
+Most tests have a compiler that only copies.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from types import ModuleType
 
 import pytest
 
+from tests.native.compilers import loaded_path
 from torchrl_gpu.native import CompilerError, build
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the compilers of these tests are shell scripts")
@@ -25,7 +29,10 @@ Script = Callable[..., Path]
 
 @pytest.fixture(autouse=True)
 def nothing_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine with no compiler and an empty cache, on which nothing is remembered between calls."""
+    """A machine with no compiler and an empty cache.
+
+    Nothing is remembered between calls.
+    """
     for name in ("library", "problem"):
         monkeypatch.setattr(build, name, getattr(build, name).__wrapped__)
     for name in ("CXX", "CXXFLAGS", "XDG_CACHE_HOME"):
@@ -52,7 +59,10 @@ def empty_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def script(tmp_path: Path, empty_library: Path) -> Script:
-    """Makes a compiler on the PATH. It writes down its arguments, does what it is told, and copies a ready library."""
+    """A function that puts a compiler on the PATH.
+
+    The compiler writes down its arguments, does what it is told, and copies a ready library.
+    """
 
     def make(name: str = "c++", before: str = "") -> Path:
         path = tmp_path / "bin" / name
@@ -110,12 +120,14 @@ def test_one_call_makes_the_library(tmp_path: Path, script: Script, caplog: pyte
     script()
     build.library()
     (call,) = calls(tmp_path)
-    (record,) = caplog.records  # a warning, which is shown where nobody has set up logging
+    # A warning is shown where nobody has set up logging.
+    (record,) = caplog.records
     assert record.getMessage().startswith("torchrl_gpu compiles its kernels with ")
     assert "-O3" in call
     assert "-pthread" in call
     assert "-march=native" in call
-    assert [path.suffix for path in made(tmp_path)] == [".so"]  # and no folder of the compiler is left
+    # No folder of the compiler is left.
+    assert [path.suffix for path in made(tmp_path)] == [".so"]
 
 
 @pytest.mark.parametrize(
@@ -130,7 +142,9 @@ def test_flags_that_a_compiler_refuses_are_left_out(tmp_path: Path, script: Scri
     script(before=refuse)
     build.library()
     last = calls(tmp_path)[-1]
-    assert last.startswith(f"{' '.join(build._COMMON)} {taken} /" if taken else f"{' '.join(build._COMMON)} /")
+    assert last.startswith(
+        f"{' '.join(build.COMMON_FLAGS)} {taken} /" if taken else f"{' '.join(build.COMMON_FLAGS)} /"
+    )
     assert len(made(tmp_path)) == 1
 
 
@@ -167,7 +181,7 @@ def test_a_compiler_that_fails_is_quoted_in_one_line(tmp_path: Path, script: Scr
     assert told in problem
     assert "and this" not in problem
     assert "\n" not in problem
-    assert len(calls(tmp_path)) == len(build._VARIANTS)
+    assert len(calls(tmp_path)) == len(build.VARIANTS)
     assert made(tmp_path) == []
 
 
@@ -187,7 +201,10 @@ def test_a_compiler_that_does_not_run_is_a_problem(script: Script) -> None:
 
 
 def started() -> subprocess.Popen[str]:
-    """A process that loads the library and says which; the module alone, for time."""
+    """Start a process that loads the library and says which.
+
+    It imports the module alone, to save time.
+    """
     code = (
         f"import importlib.util as u; s = u.spec_from_file_location('build', {build.__file__!r});"
         "m = u.module_from_spec(s); s.loader.exec_module(m); print(m.library()._name)"
@@ -208,7 +225,8 @@ def test_two_processes_may_compile_at_once(tmp_path: Path, script: Script) -> No
     script(before=f"n=0; until {both} || [ $n -ge 5000 ]; do n=$((n + 1)); done")
     first, second = ended([started(), started()])
     (path,) = made(tmp_path)
-    third = ended([started()])[0]  # which finds it
+    # It finds the library of the others.
+    third = ended([started()])[0]
     assert first[:2] == second[:2] == third[:2] == (0, str(path))
     assert third[2] == ""
     assert len(calls(tmp_path)) == 2
@@ -221,16 +239,18 @@ def test_a_changed_compiler_flag_processor_or_source_makes_another(
     build.library()
     sources = tmp_path / "sources"
     sources.mkdir()
-    for source in build._HERE.glob("*.*"):
+    for source in build.FOLDER.glob("*.*"):
         (sources / source.name).write_bytes(source.read_bytes())
     (sources / "lanes.h").write_text("// changed\n")
     changes: list[Callable[[], object]] = [
         lambda: monkeypatch.setenv("CXX", "c++ -m64"),
         lambda: monkeypatch.setenv("CXXFLAGS", "-mno-avx512f"),
         lambda: monkeypatch.setattr(build, "_processor", lambda: "another"),
+    ]
+    changes += [
         lambda: monkeypatch.setattr(build, "_version", lambda command: "copy 2.0"),
-        lambda: monkeypatch.setattr(build, "_VARIANTS", ((),)),
-        lambda: monkeypatch.setattr(build, "_HERE", sources),
+        lambda: monkeypatch.setattr(build, "VARIANTS", ((),)),
+        lambda: monkeypatch.setattr(build, "FOLDER", sources),
     ]
     for number, change in enumerate(changes, start=2):
         change()
@@ -241,7 +261,8 @@ def test_a_changed_compiler_flag_processor_or_source_makes_another(
 
 def test_a_spoilt_file_is_named(tmp_path: Path, script: Script) -> None:
     script()
-    ended([started()])  # in another process: what has been loaded once here stays loaded
+    # It runs in another process, since what has been loaded once stays loaded here.
+    ended([started()])
     (path,) = made(tmp_path)
     path.write_text("not a library")
     problem = build.problem()
@@ -271,16 +292,17 @@ def test_a_folder_that_others_may_write_to_is_not_used(tmp_path: Path, script: S
     build.library()
     (path,) = made(tmp_path)
     (tmp_path / "cache").chmod(mode)
-    assert Path(build.library()._name).parent == tmp_path / "tmp" / f"torchrl_gpu-{os.getuid()}"
+    assert loaded_path().parent == tmp_path / "tmp" / f"torchrl_gpu-{os.getuid()}"
     assert made(tmp_path) == [path]
-    assert len(calls(tmp_path)) == 2  # nor is what lies there
+    # Files that lie there are not used either.
+    assert len(calls(tmp_path)) == 2
 
 
 def test_what_is_no_folder_is_not_used(tmp_path: Path, script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     script()
     (tmp_path / "file").touch()
     monkeypatch.setenv("TORCHRL_GPU_CACHE", str(tmp_path / "file"))
-    assert Path(build.library()._name).parent.parent == tmp_path / "tmp"
+    assert loaded_path().parent.parent == tmp_path / "tmp"
 
 
 def test_another_users_folders_are_not_used(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,9 +324,9 @@ def test_a_user_without_a_home_has_a_cache_all_the_same(
 
     script()
     monkeypatch.setattr(Path, "expanduser", no_home)
-    assert Path(build.library()._name).parent == tmp_path / "cache"
+    assert loaded_path().parent == tmp_path / "cache"
     monkeypatch.delenv("TORCHRL_GPU_CACHE")
-    assert Path(build.library()._name).parent.parent == tmp_path / "tmp"
+    assert loaded_path().parent.parent == tmp_path / "tmp"
 
 
 # -- what came with a wheel ------------------------------------------------------------------------------------------
@@ -313,20 +335,20 @@ def test_a_user_without_a_home_has_a_cache_all_the_same(
 @pytest.fixture
 def wheel(tmp_path: Path, empty_library: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The library of a wheel, on a processor that can run it."""
-    shutil.copytree(build._HERE, tmp_path / "native")
-    monkeypatch.setattr(build, "_HERE", tmp_path / "native")
+    shutil.copytree(build.FOLDER, tmp_path / "native")
+    monkeypatch.setattr(build, "FOLDER", tmp_path / "native")
     monkeypatch.setattr(build, "_use_prebuilt", True)
-    monkeypatch.setattr(build, "_processor", lambda: f"flags : sse {' '.join(build._BASELINE_SETS)} avx")
-    shutil.copy(empty_library, build._prebuilt_path())
-    return build._prebuilt_path()
+    monkeypatch.setattr(build, "_processor", lambda: f"flags : sse {' '.join(build.BASELINE_SETS)} avx")
+    shutil.copy(empty_library, build.prebuilt_path())
+    return build.prebuilt_path()
 
 
 def test_the_library_of_a_wheel_serves_without_a_compiler_and_with_one(
     wheel: Path, tmp_path: Path, script: Script
 ) -> None:
-    assert build.library()._name == str(wheel)
+    assert loaded_path() == wheel
     script()
-    assert build.library()._name == str(wheel)
+    assert loaded_path() == wheel
     assert calls(tmp_path) == []
 
 
@@ -335,7 +357,7 @@ def test_one_tuned_for_this_machine_takes_its_place(wheel: Path, tmp_path: Path,
     build.tune()
     build.tune()
     assert len(calls(tmp_path)) == 1
-    assert build.library()._name == str(made(tmp_path)[0])
+    assert loaded_path() == made(tmp_path)[0]
 
 
 @pytest.mark.parametrize("which", ["processor", "sources"])
@@ -347,7 +369,7 @@ def test_of_another_processor_or_of_other_sources_it_does_not_serve(
     else:
         (wheel.parent / "lanes.h").write_text("// another")
     script()
-    assert build.library()._name == str(made(tmp_path)[0])
+    assert loaded_path() == made(tmp_path)[0]
 
 
 def test_one_that_fails_its_self_test_is_left_with_a_line(
@@ -357,14 +379,17 @@ def test_one_that_fails_its_self_test_is_left_with_a_line(
     monkeypatch.setattr(build, "library", cache(build.library))
     monkeypatch.setattr(build.SelfTest, "failure", lambda test: "no" if wheel.name in str(test.depends_on) else "")
     assert build.problem() == ""
-    assert build.library()._name == str(made(tmp_path)[0])
+    assert loaded_path() == made(tmp_path)[0]
     assert f"{wheel.name} is not used: no" in caplog.text
 
 
 def test_the_compilers_own_files_lie_beside_the_library(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the disk of TMPDIR is full, a compiler that writes there would fail beside a cache with room."""
+    """The compiler's temporary files go beside the library.
+
+    Where the disk of TMPDIR is full, it would fail next to a cache with room.
+    """
     monkeypatch.setenv("TMPDIR", "/nowhere")
     script(before=f'echo "$TMPDIR" >> {tmp_path}/temporary')
     build.library()

@@ -1,4 +1,7 @@
-"""Small operators against their torch forms, and what they make of tensors that are not as they should be."""
+"""Small operators against their torch forms.
+
+Some tests give them tensors of a wrong form.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,9 @@ def test_a_single_true_value_is_found_wherever_it_is(length: int) -> None:
 
 def test_any_byte_but_zero_is_true() -> None:
     values = torch.zeros(4, 130, dtype=torch.uint8)
-    values[0, 3], values[1, 129], values[2, 70] = 2, 128, 255
+    values[0, 3] = 2
+    values[1, 129] = 128
+    values[2, 70] = 255
     assert native.any_true(values.view(torch.bool)).tolist() == [True, True, True, False]
 
 
@@ -59,13 +64,17 @@ def test_counts_are_those_of_python() -> None:
     g = torch.Generator().manual_seed(0)
     values = torch.randint(-3, 4, (33, 101), generator=g).float()
     values[0, :3] = torch.tensor([math.nan, math.inf, -math.inf])
-    there = torch.randint(0, 3, (33, 101), generator=g).to(torch.uint8) * 100  # any byte but zero is true
+    # Any byte but zero is true.
+    there = torch.randint(0, 3, (33, 101), generator=g).to(torch.uint8) * 100
     bounds = [-2.5, 0.0, 1.0, math.inf]
     for num in (1, 3):
         with threads(num):
             found = native.count_at_most(values, there.view(torch.bool), bounds).tolist()
         rows = zip(values.tolist(), there.tolist(), strict=True)
-        assert found == [[sum(v <= b for v, t in zip(*row, strict=True) if t) for b in bounds] for row in rows]
+        for (of_row, is_there), counts in zip(rows, found, strict=True):
+            shown = [value for value, there_too in zip(of_row, is_there, strict=True) if there_too]
+            for bound, count in zip(bounds, counts, strict=True):
+                assert count == sum(value <= bound for value in shown)
     assert (
         native.count_at_most(torch.zeros(2, 300), torch.ones(2, 300, dtype=torch.bool), [0.0]).tolist() == [[255]] * 2
     )
@@ -154,13 +163,18 @@ def test_the_legal_entry_with_the_least_scores_is_best(seed: int, length: int, n
     scores = [torch.randint(-2, 3, (5, length), generator=generator).double() for _ in range(number)]
     scores = [torch.where(score == 2, torch.inf, score) for score in scores]
     for n, found in enumerate(native.first_best(scores, legal).tolist()):
-        ranked = [(*(score[n, i].item() for score in scores), i) for i in range(length) if legal[n, i]]
+        ranked = []
+        for i in range(length):
+            if legal[n, i]:
+                key = [score[n, i].item() for score in scores]
+                ranked.append((*key, i))
         assert found == (min(ranked)[-1] if ranked else 0)
 
 
 def test_threads_share_out_large_scores() -> None:
     generator = torch.Generator().manual_seed(0)
-    legal, score = (torch.rand(700, 2, 150, generator=generator, dtype=torch.float64) for _ in range(2))
+    legal = torch.rand(700, 2, 150, generator=generator, dtype=torch.float64)
+    score = torch.rand(700, 2, 150, generator=generator, dtype=torch.float64)
     with threads(2):
         found = native.first_best([score], legal < 0.1)
     assert torch.equal(found, torch.where(legal < 0.1, score, 2.0).flatten(1).argmin(1))

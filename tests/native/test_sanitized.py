@@ -1,4 +1,7 @@
-"""The run under the sanitizers: what it is given, and that it says clearly where there are none."""
+"""The run under the sanitizers.
+
+The tests are about what it is given, and that it says clearly where there are none.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +43,14 @@ def test_a_compiler_without_a_sanitizer_is_named(tmp_path: Path, said: str) -> N
     script = [sys.executable, str(Path(sanitized.__file__))]
     run = subprocess.run(script, env=os.environ | {"CXX": str(clang)}, capture_output=True, text=True, check=False)
     assert run.returncode == 2
-    assert run.stderr == f"error: sanitized: want libasan.so of GCC, from $CXX or g++; got none from {str(clang)!r}\n"
+    assert run.stderr.startswith("error: ")
+    assert run.stderr.count("\n") == 1
+    assert "libasan.so" in run.stderr
+    assert repr(str(clang)) in run.stderr
     assert run.stdout == ""
 
 
 def test_kernels_that_are_not_instrumented_are_refused() -> None:
     # Plain kernels read past the end of a buffer unseen, or are not there at all: no test run may pass for that.
-    with pytest.raises(RuntimeError, match=r"^want (a read past an end to be reported|kernels compiled with .*); got "):
+    with pytest.raises(RuntimeError, match=r"^sanitized: .*(buffer .*not reported|compiled .*with .*): "):
         sanitized.check(dict(os.environ))

@@ -32,7 +32,7 @@ def test_operators_that_are_right_pass() -> None:
 def test_one_that_is_wrong_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     right = getattr(operators, name)
 
-    def wrong(*arguments: Any) -> Any:
+    def wrong(*arguments: object) -> Any:
         out = right(*arguments)
         if isinstance(out, tuple):
             return out[0], out[1] + 1

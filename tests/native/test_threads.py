@@ -1,4 +1,7 @@
-"""The kernels' pool of threads: the same results whoever calls, forks, or has the cores."""
+"""The kernels' pool of threads.
+
+Results are the same whoever calls, forks, or has the cores.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,6 @@ import platform
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,13 +17,14 @@ from tensordict import TensorDictBase
 from torch import Tensor
 
 from tests.envs.test_base import Countdown
-from tests.native.compilers import need_compiler, threads
+from tests.native.compilers import loaded_path, need_compiler, threads
 from torchrl_gpu import native
 from torchrl_gpu.envs import BatchedEnv, MarineNavEnv, PackingEnv
 from torchrl_gpu.native import build
 from torchrl_gpu.system import threads as system_threads
 
-GLIBC_OF_TORCH = (2, 28)  # the oldest that torch's own wheels run on
+# The oldest that torch's own wheels run on.
+GLIBC_OF_TORCH = (2, 28)
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +100,7 @@ def test_quota_limits_torch_and_kernels(monkeypatch: pytest.MonkeyPatch, caplog:
 def test_library_loads_wherever_torch_does() -> None:
     if "ziglang" in build.compiler():
         pytest.skip("no wheel is made by ziglang, which links a library of its own")
-    library = Path(build.library()._name).read_bytes()
+    library = loaded_path().read_bytes()
     versions = {tuple(map(int, each.split(b"."))) for each in re.findall(rb"GLIBC_(\d+\.\d+)", library)}
     assert max(versions) <= GLIBC_OF_TORCH
     assert b"libgomp" not in library

@@ -1,4 +1,7 @@
-"""The same results from vectors of every width: kernels compiled without the widest instructions of this machine."""
+"""Results of vectors of every width.
+
+Kernels are compiled without the widest instructions of this machine.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,8 @@ def narrower(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def compiled_with(flags: tuple[str, ...], folder: Path) -> ctypes.CDLL:
     """The kernels as `$CXXFLAGS` and `$TORCHRL_GPU_CACHE` have them made."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("CXXFLAGS", " ".join((*flags, "-O1")))  # compiles in half the time; vectors are written out
+        # It compiles in half the time, since vectors are written out.
+        patch.setenv("CXXFLAGS", " ".join((*flags, "-O1")))
         patch.setenv("TORCHRL_GPU_CACHE", str(folder))
         return build.library.__wrapped__()
 

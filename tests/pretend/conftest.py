@@ -6,5 +6,5 @@ from tests import pretend_cuda
 
 
 def pytest_ignore_collect() -> bool | None:
-    """Leaves these tests to a job of their own."""
+    """Leave these tests to a job of their own."""
     return None if pretend_cuda.active() else True

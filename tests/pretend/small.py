@@ -21,7 +21,8 @@ NO_REPLAY = ("model.batch_size", "model.replay.capacity", "model.warmup_frames",
 ABSENT = {"ppo_": NO_REPLAY, "bc.yaml": ("model.replay.capacity", "model.warmup_frames"), "packing.yaml": NO_REPLAY}
 ABSENT |= dict.fromkeys(("packing_pallets.yaml", "packing_refined.yaml"), NO_REPLAY)
 FEW_WORLDS = {"model.env.num_envs": 2, "model.env.pool": 8, "model.env.max_steps": 10}
-FEWER_ITEMS = {  # an operator takes as long as on a CPU and its wrapping as long again, so fewer pieces
+# An operator takes as long as on a CPU and its wrapping as long again, so there are fewer pieces.
+FEWER_ITEMS = {
     "packing_pallets.yaml": {"model.env.num_items": 3},
     "packing_irregular.yaml": {
         "model.env.num_items": 3,
@@ -37,8 +38,11 @@ def is_navigation(name: str) -> bool:
     return name.startswith(("navigation", "ppo_marine"))
 
 
-def command_line(name: str, **more: Any) -> list[str]:
-    """Of a config in small; `more` are options by their names with "__" for dots, those that it has not left out."""
+def command_line(name: str, **more: object) -> list[str]:
+    """Return the command line of a config in small.
+
+    `more` are options by their names, with "__" for dots. They replace those of the small config.
+    """
     options = OPTIONS | (ROLLOUTS if name.startswith("ppo_") else {}) | FEWER_ITEMS.get(name, {})
     options |= FEW_WORLDS if is_navigation(name) else {}
     options |= {key.replace("__", "."): value for key, value in more.items()}

@@ -1,4 +1,7 @@
-"""Shipped configs on the pretended device, through Lightning's own `accelerator=gpu`, in small."""
+"""Shipped configs in small on the pretended device.
+
+They run through Lightning's own `accelerator=gpu`.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,10 @@ NAVIGATION = {
     "data__test_levels": "own",
     "data__max_steps": 6,
 }
-ALL_WORDS = ("packing_dqn.yaml", "navigation_sac.yaml")  # of each suite that predicts
-TESTED = (*ALL_WORDS, "packing_irregular.yaml", "dishwashing_video.yaml")  # every kind of table
+# Of each suite that predicts.
+ALL_WORDS = ("packing_dqn.yaml", "navigation_sac.yaml")
+# They have every kind of table.
+TESTED = (*ALL_WORDS, "packing_irregular.yaml", "dishwashing_video.yaml")
 
 
 def small(name: str) -> list[str]:

@@ -1,4 +1,7 @@
-"""Demonstrations: decoded onto the device, clips gathered there without a wait, staged through pinned memory."""
+"""Demonstrations on the pretended device.
+
+They are decoded onto it, clips are gathered there without a wait, and rows are staged through pinned memory.
+"""
 
 from __future__ import annotations
 

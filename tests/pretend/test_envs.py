@@ -1,4 +1,7 @@
-"""Environments step, reset and roll out without a wait, and give on the device what they give on the CPU."""
+"""Environments on the pretended device.
+
+They step, reset and roll out without a wait, and give what they give on the CPU.
+"""
 
 from __future__ import annotations
 
@@ -154,5 +157,5 @@ def test_an_environment_moves_with_its_state() -> None:
         play(stays)
         assert moved.to("cuda") is moved
         assert moved.device.type == "cuda"
-        assert all(value.is_cuda for value in moved._env_state().values())
+        assert all(value.is_cuda for value in moved.env_state().values())
         assert_alike(play(moved), play(stays))

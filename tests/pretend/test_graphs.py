@@ -1,4 +1,7 @@
-"""Graphs of rollouts and of updates: every replay is the plain loop, and waits for nothing."""
+"""Graphs of rollouts and of updates.
+
+Every replay is the plain loop, and waits for nothing.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ def env_of(name: str) -> BatchedEnv:
     return ENVS[name](device="cuda")
 
 
-def agent_of(name: str, env: BatchedEnv, **changes: Any) -> Agent:
+def agent_of(name: str, env: BatchedEnv, **changes: object) -> Agent:
     """The same agent at each call."""
     torch.manual_seed(7)
     if name in PACKING:
@@ -63,6 +66,11 @@ def operators(graphed: Any) -> list[str]:
     return graph.replay.__self__.operators
 
 
+def numbers_of(losses: TensorDictBase) -> dict[str, float]:
+    """Return losses by name as numbers."""
+    return {key: value.item() for key, value in losses.items()}
+
+
 @each
 def test_a_rollout_in_a_graph_is_the_plain_loop(name: str) -> None:
     env, twin = env_of(name), env_of(name)
@@ -70,7 +78,8 @@ def test_a_rollout_in_a_graph_is_the_plain_loop(name: str) -> None:
     policy, plain = PolicyWrapper(agent).train(), PolicyWrapper(other).train()
     ours, theirs = rollout_of(env, agent, True), rollout_of(twin, other, False)
     with set_exploration_type(ExplorationType.RANDOM):
-        for turn in range(4):  # the second makes a graph of steps, the third of their returns
+        # The second turn makes a graph of steps, the third of their returns.
+        for turn in range(4):
             for each_agent, each_env in ((agent, env), (other, twin)):
                 each_agent.anneal(40 * turn)
                 each_env.set_frames(80 * turn)
@@ -86,7 +95,8 @@ def test_a_rollout_in_a_graph_is_the_plain_loop(name: str) -> None:
         for key, value in env.state_dict().items():
             assert torch.equal(value.cpu(), twin.state_dict()[key].cpu()), key
         first = operators(ours._graphed)
-        ours._graphed.forget()  # has it captured again: no number of the host is another now
+        # It is captured again, since no number of the host is another now.
+        ours._graphed.forget()
         ours.collect(policy, STEPS)
     assert operators(ours._graphed) == first
 
@@ -108,7 +118,7 @@ def optimizer_of(agent: Agent) -> torch.optim.Optimizer:
     return torch.optim.Adam(groups, lr=2**-9, eps=1e-3, capturable=True)
 
 
-def learnt(name: str, graphs: bool, targets: Any) -> tuple[list[Any], Agent, Any]:
+def learnt(name: str, graphs: bool, targets: Any) -> tuple[list[object], Agent, Any]:
     agent, batches = played(name, 4)
     agent.targets = targets
     optimizer = optimizer_of(agent)
@@ -120,7 +130,8 @@ def learnt(name: str, graphs: bool, targets: Any) -> tuple[list[Any], Agent, Any
     found = []
     for number, batch in enumerate(batches, 1):
         for group in optimizer.param_groups:
-            group["lr"] = 2**-9 / number  # as a schedule sets it
+            # A schedule sets it so.
+            group["lr"] = 2**-9 / number
         torch.manual_seed(number)
         with waits() as counted:
             losses = update(batch, number)
@@ -147,8 +158,11 @@ def test_an_update_in_a_graph_is_the_plain_one(name: str, targets: Any) -> None:
     assert operators(update)
 
 
-def learnt_from_rollouts(kind: str, graphs: bool) -> tuple[list[Any], dict[str, Tensor], GraphedLearning]:
-    """Losses of all updates from four rollouts, weights, and what updated them; a schedule steps at each update."""
+def learnt_from_rollouts(kind: str, graphs: bool) -> tuple[list[object], dict[str, Tensor], GraphedLearning]:
+    """Train four times by the steps of a rollout.
+
+    Returns the losses of all updates, weights, and what updated them. A schedule steps at each update.
+    """
     torch.manual_seed(7)
     env = test_on_policy.env_of(kind, device="cuda", **{"backend": "eager"} if kind == "packing" else {})
     agent = PPO(AgentSpace.of(env), **test_on_policy.agent_of(kind)).to("cuda")
@@ -168,11 +182,12 @@ def learnt_from_rollouts(kind: str, graphs: bool) -> tuple[list[Any], dict[str, 
             losses = learn(steps)
         # The first makes the optimizer's state, the second the graph.
         assert number == 2 or counted.total == 0, counted.report()
-        found.append([{key: value.item() for key, value in each.items()} for each in losses])
+        found.append([numbers_of(each) for each in losses])
     weights = {key: value.clone() for key, value in agent.state_dict().items()}
     if graphs:
         first = operators(learn)
-        learn._forms.clear()  # has it captured again: no number of the host is another now
+        # It is captured again, since no number of the host is another now.
+        learn._forms.clear()
         learn(steps)
         assert operators(learn) == first
     return found, weights, learn

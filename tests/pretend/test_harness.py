@@ -16,27 +16,26 @@ def numbers() -> torch.Tensor:
     return torch.arange(6.0, device="cuda").view(2, 3)
 
 
-WAITS = {
-    "_local_scalar_dense": lambda x: bool(x[0, 0] > 0),
-    "nonzero": lambda x: x.nonzero(),
-    "index by a mask": lambda x: x[x > 1],
-    "index_put_ by a mask": lambda x: x.__setitem__(x > 1, torch.zeros(4, device="cuda")),
-    "masked_select": lambda x: x.masked_select(x > 1),
-    "_unique2": lambda x: x.unique(),
-    "tolist": lambda x: x.tolist(),
-    "equal": lambda x: torch.equal(x, x),
-    "repr": lambda x: repr(x),
-    "copy from device to host": lambda x: x.cpu(),
-    "copy from device to host, pageable": lambda x: torch.empty(2, 3).copy_(x),
-    "copy from device to host, pageable, non_blocking": lambda x: torch.empty(2, 3).copy_(x, non_blocking=True),
-    "copy from host to device, pageable": lambda x: torch.tensor(3.0, device="cuda"),
-    "copy from host to device, pageable, non_blocking": lambda x: torch.ones(2).to("cuda", non_blocking=True),
-    "copy from host to device, pinned": lambda x: torch.ones(2).pin_memory().to("cuda"),
-    "index by host tensors": lambda x: x[[0, 1]],
-    "synchronize": lambda x: torch.cuda.synchronize(),
-    "Stream.synchronize": lambda x: torch.cuda.Stream().synchronize(),
-    "Event.synchronize": lambda x: torch.cuda.Event().synchronize(),
-}
+WAITS = {}
+WAITS["_local_scalar_dense"] = lambda x: bool(x[0, 0] > 0)
+WAITS["nonzero"] = lambda x: x.nonzero()
+WAITS["index by a mask"] = lambda x: x[x > 1]
+WAITS["index_put_ by a mask"] = lambda x: x.__setitem__(x > 1, torch.zeros(4, device="cuda"))
+WAITS["masked_select"] = lambda x: x.masked_select(x > 1)
+WAITS["_unique2"] = lambda x: x.unique()
+WAITS["tolist"] = lambda x: x.tolist()
+WAITS["equal"] = lambda x: torch.equal(x, x)
+WAITS["repr"] = lambda x: repr(x)
+WAITS["copy from device to host"] = lambda x: x.cpu()
+WAITS["copy from device to host, pageable"] = lambda x: torch.empty(2, 3).copy_(x)
+WAITS["copy from device to host, pageable, non_blocking"] = lambda x: torch.empty(2, 3).copy_(x, non_blocking=True)
+WAITS["copy from host to device, pageable"] = lambda x: torch.tensor(3.0, device="cuda")
+WAITS["copy from host to device, pageable, non_blocking"] = lambda x: torch.ones(2).to("cuda", non_blocking=True)
+WAITS["copy from host to device, pinned"] = lambda x: torch.ones(2).pin_memory().to("cuda")
+WAITS["index by host tensors"] = lambda x: x[[0, 1]]
+WAITS["synchronize"] = lambda x: torch.cuda.synchronize()
+WAITS["Stream.synchronize"] = lambda x: torch.cuda.Stream().synchronize()
+WAITS["Event.synchronize"] = lambda x: torch.cuda.Event().synchronize()
 
 
 @pytest.mark.parametrize("kind", WAITS)
@@ -48,21 +47,20 @@ def test_what_waits_is_counted_with_the_line_that_asked(kind: str, numbers: torc
     assert place.startswith("tests/pretend/test_harness.py:")
 
 
-QUIET = {
-    "arithmetic with numbers": lambda x: x * 2 + 1.0,
-    "a number of the host as a tensor": lambda x: x + torch.tensor(2.0),
-    "factories": lambda x: [
-        torch.zeros(3, device="cuda"),
-        torch.rand(2, device="cuda"),
-        torch.arange(3, device="cuda"),
-    ],
-    "copies on the device": lambda x: x.clone().to("cuda", torch.float64),
-    "a mask with a number": lambda x: x.__setitem__(x > 1, 0.0),
-    "indices on the device": lambda x: x[torch.tensor([1], device="cpu").pin_memory().to("cuda", non_blocking=True)],
-    "pinned copies": lambda x: torch.empty(2, 3, pin_memory=True).copy_(x, non_blocking=True),
-    "fill": lambda x: x.fill_(3.0),
-    "streams": lambda x: torch.cuda.Stream().wait_stream(torch.cuda.current_stream()),
-}
+QUIET = {}
+QUIET["arithmetic with numbers"] = lambda x: x * 2 + 1.0
+QUIET["a number of the host as a tensor"] = lambda x: x + torch.tensor(2.0)
+QUIET["factories"] = lambda x: [
+    torch.zeros(3, device="cuda"),
+    torch.rand(2, device="cuda"),
+    torch.arange(3, device="cuda"),
+]
+QUIET["copies on the device"] = lambda x: x.clone().to("cuda", torch.float64)
+QUIET["a mask with a number"] = lambda x: x.__setitem__(x > 1, 0.0)
+QUIET["indices on the device"] = lambda x: x[torch.tensor([1], device="cpu").pin_memory().to("cuda", non_blocking=True)]
+QUIET["pinned copies"] = lambda x: torch.empty(2, 3, pin_memory=True).copy_(x, non_blocking=True)
+QUIET["fill"] = lambda x: x.fill_(3.0)
+QUIET["streams"] = lambda x: torch.cuda.Stream().wait_stream(torch.cuda.current_stream())
 
 
 @pytest.mark.parametrize("what", QUIET)
@@ -72,15 +70,14 @@ def test_what_does_not_wait_is_not_counted(what: str, numbers: torch.Tensor) -> 
     assert counted.total == 0, counted.report()
 
 
-MIXED = {
-    "add": lambda x: x + torch.ones(2, 3),
-    "matmul": lambda x: x @ torch.ones(3, 1),
-    "cat": lambda x: torch.cat([x, torch.ones(2, 3)]),
-    "indices on the device of a host tensor": lambda x: torch.ones(6)[x.long()],
-    "generator": lambda x: x.uniform_(generator=torch.Generator()),
-    "numpy": lambda x: x.numpy(),
-    "another device": lambda x: x.to("cuda:1"),
-}
+MIXED = {}
+MIXED["add"] = lambda x: x + torch.ones(2, 3)
+MIXED["matmul"] = lambda x: x @ torch.ones(3, 1)
+MIXED["cat"] = lambda x: torch.cat([x, torch.ones(2, 3)])
+MIXED["indices on the device of a host tensor"] = lambda x: torch.ones(6)[x.long()]
+MIXED["generator"] = lambda x: x.uniform_(generator=torch.Generator())
+MIXED["numpy"] = lambda x: x.numpy()
+MIXED["another device"] = lambda x: x.to("cuda:1")
 
 
 @pytest.mark.parametrize("what", MIXED)
@@ -191,7 +188,7 @@ def test_a_graph_keeps_numbers_of_the_host() -> None:
 def test_a_graph_that_reads_what_was_replaced_raises() -> None:
     counter = Counter()
     graph = captured(counter.replaced)
-    with pytest.raises(RuntimeError, match="freed since the capture"):
+    with pytest.raises(RuntimeError, match=r"freed .*capture"):
         graph.replay()
 
 
@@ -206,7 +203,7 @@ def test_a_graph_draws_anew() -> None:
 
 
 def test_a_capture_that_waits_raises(numbers: torch.Tensor) -> None:
-    with pytest.raises(RuntimeError, match=r"stream is capturing.*test_harness"):
+    with pytest.raises(RuntimeError, match=r"stream .*capturing.*test_harness"):
         captured(lambda: numbers.sum().item())
-    with pytest.raises(RuntimeError, match="stream is capturing"):
+    with pytest.raises(RuntimeError, match=r"stream .*capturing"):
         captured(lambda: torch.tensor(1.0, device="cuda"))

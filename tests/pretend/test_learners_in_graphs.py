@@ -1,4 +1,7 @@
-"""Every learner beside agents learns the same by graphs, its default on the device, and by operators one by one."""
+"""Learners that are no agents, by graphs and by operators one by one.
+
+Both learn the same. Graphs are the default on the device.
+"""
 
 from __future__ import annotations
 
@@ -38,27 +41,27 @@ pytestmark = [
 ]
 
 
-def tables(**options: Any) -> EnvRun:
+def tables(**options: object) -> EnvRun:
     return test_afterstates.module(**options)
 
 
-def refined(**options: Any) -> EnvRun:
+def refined(**options: object) -> EnvRun:
     return test_afterstates.refined(optimizer=adam, **options)
 
 
-def evolution(**options: Any) -> EnvRun:
+def evolution(**options: object) -> EnvRun:
     options.pop("graph_updates", None)
     return PlacementEvolution(test_evolution.make_env, members=4, **options)
 
 
-def packer(**options: Any) -> EnvRun:
+def packer(**options: object) -> EnvRun:
     torch.manual_seed(5)
     made = tiny_navigation.hierarchical(n_steps=2, worker_updates=4, manager_period=2, **options)
     made.make_optimizer = adam
     return made
 
 
-def cloning(path: Path, **options: Any) -> EnvRun:
+def cloning(path: Path, **options: object) -> EnvRun:
     options.pop("cuda_graphs", None)
     made = test_behaviour_cloning.choice(lr_scheduler=None, **options)
     made.make_optimizer = adam

@@ -1,4 +1,7 @@
-"""Failures of what a GPU may lack: Triton, NVJPEG, graphs, torch.compile. Every kind of run still trains."""
+"""Failures of what a GPU may lack: Triton, NVJPEG, graphs, torch.compile.
+
+Every kind of run still trains.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -24,8 +26,10 @@ from torchrl_gpu.streaming.codecs import nvjpeg, pipeline
 from torchrl_gpu.system import self_tests
 from torchrl_gpu.system.self_tests import SelfTest
 
-STEPS = 4  # the second tries a graph of all learning, the fourth, where that fails, one of an update
-PPO_STEPS = 8  # four rollouts: a graph of all learning would be made at the second, then of an update at the third
+# The second step tries a graph of all learning, the fourth, where that fails, one of an update.
+STEPS = 4
+# Of four rollouts, a graph of all learning would be made at the second, then of an update at the third.
+PPO_STEPS = 8
 # What goes back to operators one by one, in the order in which it is tried.
 GRAPHS = {
     "packing_dqn.yaml": ["GraphedRollout", "Rollout", "GraphedLearning", "GraphedUpdate"],
@@ -53,21 +57,23 @@ def words(name: str) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def first_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine on which nothing has been tried, in a folder of its own; its "triton" can be broken."""
+    """A machine on which nothing has been tried, in a folder of its own.
+
+    Its "triton" can be broken.
+    """
     (tmp_path / "results").mkdir(mode=0o700)
     monkeypatch.setattr(self_tests, "private_folder", lambda: tmp_path / "results")
     monkeypatch.setattr(self_tests, "KNOWN_FAILURES", {})
     monkeypatch.setattr(self_tests, "_run_in_subprocess", busy)
     monkeypatch.setattr(tests_of_kernels, "_LAUNCHED", {})
-    monkeypatch.setattr(tests_of_kernels, "STABILITY_RULES", ("corners",))  # for time
+    # It saves time.
+    monkeypatch.setattr(tests_of_kernels, "STABILITY_RULES", ("corners",))
     monkeypatch.setitem(kernels.BACKENDS, "triton", BROKEN)
     monkeypatch.setattr(pipeline, "WARNED", set())
     monkeypatch.chdir(tmp_path)
-    for chosen in (kernels.fastest_of, kernels.log_slower):
-        chosen.cache_clear()
+    kernels.forget_choices()
     yield
-    for chosen in (kernels.fastest_of, kernels.log_slower):
-        chosen.cache_clear()
+    kernels.forget_choices()
 
 
 def busy(test: SelfTest) -> str:
@@ -76,7 +82,10 @@ def busy(test: SelfTest) -> str:
 
 
 def trained(name: str, folder: Path) -> None:
-    """Fits a config in small; weights are on the device and numbers at the end."""
+    """Fit a config in small.
+
+    Weights are on the device, and numbers at the end.
+    """
     assert cli.main(["fit", *words(name)]) is None
     (checkpoint,) = folder.rglob("last.ckpt")
     content = torch.load(checkpoint, weights_only=True)
@@ -87,7 +96,7 @@ def trained(name: str, folder: Path) -> None:
 
 
 def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Warnings of this package, each once, but for self-tests that take long."""
+    """Return warnings of this package, each once, but for self-tests that take long."""
     lines = [
         record.getMessage()
         for record in caplog.get_records("call")
@@ -99,7 +108,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
     return lines
 
 
-def no_graph(*_: Any, **__: Any) -> None:
+def no_graph(*_: object, **__: object) -> None:
     raise RuntimeError(BREAKS_OFF)
 
 

@@ -1,4 +1,7 @@
-"""`num_envs: auto` on the pretended device: more than on a CPU, and the number of the run wherever it goes on."""
+"""`num_envs: auto` on the pretended device.
+
+There are more environments than on a CPU. A resumed run keeps their number anywhere.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from torchrl_gpu.checkpoints.record import saved_option
 from torchrl_gpu.checkpoints.resume import open_checkpoint
 from torchrl_gpu.training import AfterstateLearning
 
-NUMBERS = {"cpu": 64, "gpu": 80}  # the second in place of 1,024, which are as many operators, but take longer
+# The second stands for 1,024, which are as many operators, but take longer.
+NUMBERS = {"cpu": 64, "gpu": 80}
 CHECKPOINT = "runs/packing/checkpoints/last.ckpt"
 
 

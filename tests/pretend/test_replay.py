@@ -1,4 +1,7 @@
-"""Replay: extended, drawn, weighted without a wait; saved there and loaded here; staged through pinned memory."""
+"""Replay on the pretended device.
+
+It is extended, drawn and weighted without a wait, saved there and loaded here, and staged through pinned memory.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from torchrl_gpu.training.replay.buffer import DeviceReplay
 from torchrl_gpu.training.replay.files import replay_state, restore_replay
 
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
-KINDS: dict[str, dict[str, Any]] = {
+KINDS: dict[str, dict[str, object]] = {
     "uniform": {},
     "masked": {"masked": True},
     "prioritized": {"prioritized": True, "beta_updates": 10},
@@ -30,7 +33,7 @@ def kind(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-def replay(kind: str, device: torch.device = CUDA, capacity: int = 300, **changes: Any) -> DeviceReplay:
+def replay(kind: str, device: torch.device = CUDA, capacity: int = 300, **changes: object) -> DeviceReplay:
     return DeviceReplay(8, device, **{"capacity": capacity, **KINDS[kind], **changes})
 
 
@@ -41,7 +44,7 @@ def transitions(first: int, number: int, device: torch.device = CUDA) -> TensorD
 
 
 def used(buffer: DeviceReplay, device: torch.device = CUDA, turns: int = 6) -> TensorDict:
-    """Some turns of a run; the last sample."""
+    """Take some turns of a run, and return the last sample."""
     for turn in range(turns):
         index = buffer.extend(transitions(70 * turn, 70, device))
         if hasattr(buffer.sampler, "leave_out"):
@@ -55,7 +58,8 @@ def used(buffer: DeviceReplay, device: torch.device = CUDA, turns: int = 6) -> T
 
 def test_nothing_waits(kind: str) -> None:
     buffer = replay(kind)
-    used(buffer, turns=1)  # asks for the free memory, and makes the storage
+    # This asks for the free memory, and makes the storage.
+    used(buffer, turns=1)
     with waits() as counted:
         batch = used(buffer)
     assert counted.total == 0, counted.report()

@@ -1,4 +1,7 @@
-"""Frames of the device are streamed without a wait of whoever publishes them, with NVJPEG and without."""
+"""Frames of the device are streamed without a wait of their publisher.
+
+It holds with NVJPEG and without.
+"""
 
 from __future__ import annotations
 
@@ -21,21 +24,18 @@ from torchrl_gpu.streaming.codecs.pipeline import GpuFramePipeline
 from torchrl_gpu.system import self_tests
 
 RGB = torch.from_numpy(scene())
-FRAMES = {
-    "rgb": RGB,
-    "strided": RGB.flip(0).transpose(0, 1),
-    "rgba": torch.cat([RGB, RGB[..., :1]], -1),
-    "gray": RGB[..., 0],
-    "depth": RGB[..., 0].float() / 50,
-    "batch": torch.stack([RGB, RGB.flip(0), RGB]),
-}
-pixels.color_map_on(torch.device("cuda", 0))  # is copied to the device once
-SELF_TESTS: dict[str, dict[str, str]] = {"NVJPEG": {}, "none": {}}  # each starts processes once
+FRAMES = {"rgb": RGB, "strided": RGB.flip(0).transpose(0, 1)}
+FRAMES |= {"rgba": torch.cat([RGB, RGB[..., :1]], -1), "gray": RGB[..., 0]}
+FRAMES |= {"depth": RGB[..., 0].float() / 50, "batch": torch.stack([RGB, RGB.flip(0), RGB])}
+# The map is copied to the device once.
+pixels.color_map_on(torch.device("cuda", 0))
+# Each self-test starts processes once.
+SELF_TESTS: dict[str, dict[str, str]] = {"NVJPEG": {}, "none": {}}
 each_format = pytest.mark.parametrize("kind", FRAMES)
 
 
 def by_opencv(planes: list[torch.Tensor], quality: int) -> list[torch.Tensor]:
-    """Stands in for NVJPEG, whose files are on the device."""
+    """Stand in for NVJPEG, whose files are on the device."""
     made = []
     for picture in planes:
         assert picture.is_cuda
@@ -98,7 +98,8 @@ def test_who_publishes_waits_for_nothing(kind: str) -> None:
 def test_the_encoder_copies_through_pinned_memory_on_a_stream_of_its_own(
     codec: Any, nvjpeg: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    GpuFramePipeline("cuda").close()  # its self-tests start processes, which takes longer than a picture may
+    # Its self-tests start processes, which takes longer than a picture may.
+    GpuFramePipeline("cuda").close()
     streams = []
 
     def noted(frame: Any) -> np.ndarray:
@@ -136,7 +137,7 @@ def test_the_encoder_copies_through_pinned_memory_on_a_stream_of_its_own(
 def test_where_no_memory_can_be_pinned_frames_are_copied_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     frame, empty = RGB.cuda(), torch.empty
 
-    def refusing(*args: Any, pin_memory: bool = False, **kwargs: Any) -> torch.Tensor:
+    def refusing(*args: object, pin_memory: bool = False, **kwargs: object) -> torch.Tensor:
         if pin_memory:
             raise RuntimeError("CUDA error: out of memory")
         return empty(*args, **kwargs)

@@ -27,7 +27,8 @@ def sweep_on(device: str) -> Tables:
     tables = Tables(*(torch.zeros(PLAN.entries, device=device) for _ in range(3)))
     scratch = torch.zeros(PLAN.entries, 2, dtype=torch.int64, device=device)
     given = played(device)
-    values._first_images(PLAN, scratch.device)  # is made once
+    # They are made once.
+    values.first_images(PLAN, scratch.device)
     with waits() as counted:
         sweep_bins(*given, tables, PLAN, rate=0.5, lam=0.8, scratch=scratch)
     assert counted.total == 0, counted.report()

@@ -1,4 +1,7 @@
-"""Training on the pretended device: what waits in a step, both graphs, precisions, resuming on another device."""
+"""Training on the pretended device.
+
+The tests are about what waits in a step, both graphs, precisions, and resuming on another device.
+"""
 
 from __future__ import annotations
 
@@ -26,36 +29,56 @@ from torchrl_gpu.policies import PlacementScores
 from torchrl_gpu.training.run import ReplayRun
 
 GPU: dict[str, Any] = {"accelerator": "gpu", "devices": 1}
-LOG = "step_log.py"  # what a log costs: one copy of all figures
-CAPTURE = "capture_cuda"  # a graph is made once
-GRAPHS = CAPTURE, " _compare ", " are_close ", " _distance "  # and its first replay is compared with the plain way
+# A log costs one copy of all figures.
+LOG = "step_log.py"
+# A graph is made once, and its first replay is compared with the plain way.
+CAPTURE = "capture_cuda"
+GRAPHS = CAPTURE, " _compare ", " are_close ", " _distance "
 CONVOLUTIONS = {"network": partial(PlacementScores, channels=4, blocks=1)}
-MODULES: dict[str, Callable[[], ReplayRun]] = {
-    "packing": partial(tiny.module, agent=CONVOLUTIONS),
-    "packing, prioritized": partial(tiny.module, prioritized=True),
-    "packing, staged": partial(tiny.module, storage="host"),
-    "irregular": tiny_navigation.hierarchical,
-    "irregular, bootstrapped": partial(tiny_navigation.hierarchical, n_steps=2, worker_updates=2),
-    "ACIQN": partial(navigation, "ACIQN"),
-}
+BOOTSTRAPPED = partial(tiny_navigation.hierarchical, n_steps=2, worker_updates=2)
+MODULES: dict[str, Callable[[], ReplayRun]] = {}
+MODULES["packing"] = partial(tiny.module, agent=CONVOLUTIONS)
+MODULES["packing, prioritized"] = partial(tiny.module, prioritized=True)
+MODULES["packing, staged"] = partial(tiny.module, storage="host")
+MODULES["irregular"] = tiny_navigation.hierarchical
+MODULES["irregular, bootstrapped"] = BOOTSTRAPPED
+MODULES["ACIQN"] = partial(navigation, "ACIQN")
+
+
+def _without(step: dict[str, int], words: tuple[str, ...]) -> dict[str, int]:
+    """Return the waits of a step at places with none of these words."""
+    left = {}
+    for place, number in step.items():
+        is_named = any(word in place for word in words)
+        if not is_named:
+            left[place] = number
+    return left
+
+
+def _waits_at(step: dict[str, int], word: str) -> int:
+    """Return the number of waits of a step at places with this word."""
+    return sum(number for place, number in step.items() if word in place)
 
 
 class WaitsOfSteps(Callback):
-    """Waits of each training step, validation left out; first of the callbacks, with all others between its hooks."""
+    """Waits of each training step, without those of validation.
+
+    It is the first of the callbacks, so that all others run between its hooks.
+    """
 
     def __init__(self) -> None:
         self.steps: list[dict[str, int]] = []
         self._open: Any = None
 
-    def on_train_batch_start(self, *args: Any) -> None:
+    def on_train_batch_start(self, *args: object) -> None:
         self._stop()
         self._open = waits()
         self._counted = self._open.__enter__()
 
-    def on_validation_start(self, *args: Any) -> None:
+    def on_validation_start(self, *args: object) -> None:
         self._stop()
 
-    def on_train_end(self, *args: Any) -> None:
+    def on_train_end(self, *args: object) -> None:
         self._stop()
 
     def _stop(self) -> None:
@@ -65,18 +88,19 @@ class WaitsOfSteps(Callback):
             self._open = None
 
     def elsewhere(self, *places: str) -> list[dict[str, int]]:
-        """Waits of the steps but at places with these words in them, and where a graph is made and tried."""
-        left = [
-            {p: n for p, n in step.items() if not any(each in p for each in (*places, *GRAPHS))} for step in self.steps
-        ]
+        """Return waits of the steps, except at places with these words in them.
+
+        Places where a graph is made and tried are left out, too.
+        """
+        left = [_without(step, (*places, *GRAPHS)) for step in self.steps]
         return [step for step in left if step]
 
     def at(self, place: str) -> list[int]:
         """Number of waits of each step at places with this word in them."""
-        return [sum(number for found, number in step.items() if place in found) for step in self.steps]
+        return [_waits_at(step, place) for step in self.steps]
 
 
-def fit(made: Run, folder: Path, max_steps: int, *callbacks: Callback, **changes: Any) -> Run:
+def fit(made: Run, folder: Path, max_steps: int, *callbacks: Callback, **changes: object) -> Run:
     """A run on the device, unless it is told otherwise."""
     data = tiny.data if hasattr(made.env, "bin") else worlds
     arguments = GPU | {"log_every_n_steps": 100, "data_module": data(steps_per_epoch=50)} | changes
@@ -90,7 +114,8 @@ def test_a_step_waits_for_nothing(name: str, tmp_path: Path) -> None:
     assert made.env.device.type == "cuda"
     staged = ["replay/buffer.py", "replay.sample()", "replay.extend("] if "staged" in name else []
     assert seen.elsewhere(LOG, *staged) == []
-    assert seen.at(LOG) == [1, 0, 1]  # the first and the last
+    # The first and the last.
+    assert seen.at(LOG) == [1, 0, 1]
 
 
 @pytest.mark.parametrize("name", ["packing", "ACIQN"])
@@ -120,7 +145,8 @@ def test_what_callbacks_wait_for_is_what_they_say(name: str, tmp_path: Path) -> 
     assert seen.at("throughput.py") == [1, 0, 0, 1, 0, 0, 0, 1, 0, 0]
     assert seen.at("device_count.py") == [1, 0, 0, 0, 0, 0, 0, 0, 0, 0]
     assert [number > 0 for number in seen.at("callbacks/checkpoint.py")] == [False] * 6 + [True] + [False] * 3
-    assert seen.at("training/divergence.py") == [0] * 6 + [1] + [0] * 3  # weights that are no numbers are not saved
+    # Weights that are no numbers are not saved.
+    assert seen.at("training/divergence.py") == [0] * 6 + [1] + [0] * 3
 
 
 def test_pictures_that_nobody_watches_cost_no_step_its_speed(tmp_path: Path) -> None:
@@ -129,9 +155,12 @@ def test_pictures_that_nobody_watches_cost_no_step_its_speed(tmp_path: Path) -> 
     fit(tiny.module(), tmp_path, 12, seen, FrameStream(port=0, **record), enable_checkpointing=False)
     # A film's painter reads the placements of its bin at every step of its episode.
     drawing = "env_streams.py", "envs/packing/viewer.py"
-    assert seen.elsewhere(LOG, *drawing, "device_count.py", "encoder_thread.py") == []  # a thread of its own
-    assert sum(seen.at("device_count.py")) == 1  # the first look
-    assert sum(number > 0 for number in seen.at("env_streams.py")) <= 2  # a picture a second at most, for whoever comes
+    # The encoder has a thread of its own.
+    assert seen.elsewhere(LOG, *drawing, "device_count.py", "encoder_thread.py") == []
+    # The first look.
+    assert sum(seen.at("device_count.py")) == 1
+    # A picture a second at most, for whoever comes.
+    assert sum(number > 0 for number in seen.at("env_streams.py")) <= 2
 
 
 def test_figures_of_the_machine_are_waited_for_by_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,7 +179,8 @@ def test_an_average_waits_for_its_count_alone(tmp_path: Path) -> None:
     seen = WaitsOfSteps()
     fit(tiny.module(), tmp_path, 6, seen, EMAWeightAveraging(), enable_checkpointing=False)
     assert seen.elsewhere(LOG, "lightning_callbacks.py") == []
-    assert max(seen.at("lightning_callbacks.py")) <= 2  # torch's `AveragedModel` asks whether it is its first time
+    # torch's `AveragedModel` asks whether it is its first time.
+    assert max(seen.at("lightning_callbacks.py")) <= 2
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -161,7 +191,8 @@ def test_with_graphs_and_without_steps_wait_for_nothing_and_learn_the_same(name:
     graphed = fit(make(), tmp_path / "graphed", 6, seen, enable_checkpointing=False)
     assert waited.elsewhere(LOG) == []
     assert seen.elsewhere(LOG) == []
-    assert sum(seen.at(CAPTURE)) == 1  # of updates; that of rollouts is made in the warm-up
+    # Of updates; that of rollouts is made in the warm-up.
+    assert sum(seen.at(CAPTURE)) == 1
     assert sum(number > 0 for number in seen.at("accelerated/")) == 1
     for (key, ours), theirs in zip(graphed.state_dict().items(), plain.state_dict().values(), strict=True):
         torch.testing.assert_close(ours, theirs, msg=key)
@@ -172,7 +203,8 @@ def test_both_graphs_of_packing(tmp_path: Path) -> None:
     made = tiny.module(agent=CONVOLUTIONS, prioritized=True)
     fit(made, tmp_path, 6, seen, precision="bf16-mixed", enable_checkpointing=False)
     assert seen.elsewhere(LOG) == []
-    assert [number > 0 for number in seen.at("accelerated/")] == [True, True, False]  # steps first, then updates
+    # Steps come first, then updates.
+    assert [number > 0 for number in seen.at("accelerated/")] == [True, True, False]
     assert made.graphed_learning is not None
     assert made.graphed_learning.proven
 
@@ -187,7 +219,8 @@ def test_both_graphs_of_rollouts_learn_the_same(kind: str, precision: str, tmp_p
         fit(made, tmp_path / str(on), 18, *[seen] * on, precision=precision, enable_checkpointing=False)
         ends.append(made)
     assert seen.elsewhere(LOG) == []
-    assert [number > 0 for number in seen.at("accelerated/")] == [True, True, False, False, True]  # the last: updates
+    # The last are updates.
+    assert [number > 0 for number in seen.at("accelerated/")] == [True, True, False, False, True]
     assert made.graphed_learning is not None
     assert made.graphed_learning.proven
     if precision == "32-true":
@@ -203,7 +236,8 @@ def test_mixed_precisions(name: str, precision: str, tmp_path: Path) -> None:
     seen = WaitsOfSteps()
     made = fit(MODULES[name](), tmp_path, 4, seen, precision=precision, enable_checkpointing=False)
     assert all(weight.dtype == torch.float32 and weight.isfinite().all() for weight in made.parameters())
-    scaler = ["precision/amp.py"] if precision == "16-mixed" else []  # whether gradients overflowed, at each update
+    # It asks whether gradients overflowed, at each update.
+    scaler = ["precision/amp.py"] if precision == "16-mixed" else []
     assert seen.elsewhere(LOG, *scaler) == []
 
 

@@ -1,4 +1,7 @@
-"""Pictures, metrics and overlays of environments on the device are those of the CPU."""
+"""Pictures, metrics and overlays of environments on the device.
+
+They are those of the CPU.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,14 @@ from torchrl_gpu.envs.marine import viewer as marine_viewer
 from torchrl_gpu.envs.packing import viewer
 from torchrl_gpu.envs.viewable import Decision, Overlaid, viewable
 
+COARSE = {"resolution": 10, "grid_step": 3, "reward": "objective", "backend": "eager"}
 ENVS = {
     "boxes": lambda device: packing.packing("three visible", device=device, backend="eager"),
-    "solids": lambda device: packing.packing(
-        "irregular", device=device, backend="eager", resolution=10, grid_step=3, reward="objective"
-    ),
+    "solids": lambda device: packing.packing("irregular", device=device, **COARSE),
     "v2": lambda device: marine.marine("v2", device=device),
-    "v3": lambda device: marine.marine("v3", device=device),
-    "one robot": lambda device: marine.marine("v2, one robot", device=device),
 }
+ENVS["v3"] = lambda device: marine.marine("v3", device=device)
+ENVS["one robot"] = lambda device: marine.marine("v2, one robot", device=device)
 WIDTH, HEIGHT = 48, 32
 
 

@@ -95,14 +95,14 @@ class BatchedEnv(EnvBase, metaclass=_CompletingMeta):
     not_passed_on: ClassVar[Collection[str]] = ()
     """Constructor arguments that a subclass always sets itself, so that `like` does not pass them."""
 
-    _cleared: Sequence[NestedKey] = ()
+    cleared_keys: Sequence[NestedKey] = ()
     """Entries that a reset clears although no state holds them; rows that are not reset keep theirs."""
 
     far: float = 1e6
     """Finite number by which adapters replace infinite observations that no spec bounds, with their sign."""
 
     _state: Any = None
-    """The state: a dataclass or dict of tensors; None in a subclass that defines `_env_state` itself."""
+    """The state: a dataclass or dict of tensors; None in a subclass that defines `env_state` itself."""
 
     _completed = False
 
@@ -203,7 +203,7 @@ class BatchedEnv(EnvBase, metaclass=_CompletingMeta):
 
         Assignment acts as `load_state_dict`: the whole state is validated, then copied.
         """
-        return self._env_state() if self._state is None or isinstance(self._state, dict) else self._state
+        return self.env_state() if self._state is None or isinstance(self._state, dict) else self._state
 
     @state.setter
     def state(self, state: Any) -> None:
@@ -213,21 +213,21 @@ class BatchedEnv(EnvBase, metaclass=_CompletingMeta):
         if isinstance(state, Mapping):
             given = dict(state)
         else:
-            given = {name: getattr(state, name, None) for name in self._env_state()}
+            given = {name: getattr(state, name, None) for name in self.env_state()}
         self._take_state(f"{type(self).__name__}.state", {"seed": self._seed_tensor, **given}, strict=True)
 
     @property
     def _seed_tensor(self) -> Tensor:
         return torch.tensor(self.seed, dtype=torch.int64, device="cpu")
 
-    def _env_state(self) -> dict[str, Tensor]:
+    def env_state(self) -> dict[str, Tensor]:
         """Return all tensors that a resumed run needs, by name."""
         if isinstance(self._state, dict):
             return dict(self._state)
         return {field.name: getattr(self._state, field.name) for field in fields(self._state)}
 
-    def _set_env_state(self, state: dict[str, Tensor]) -> None:
-        """Set a state from `_env_state`.
+    def set_env_state(self, state: dict[str, Tensor]) -> None:
+        """Set a state from `env_state`.
 
         It is not validated, so that a rollout may do this between steps.
         """
@@ -319,7 +319,7 @@ class BatchedEnv(EnvBase, metaclass=_CompletingMeta):
 
     def state_dict(self, *args: object, **kwargs: object) -> dict[str, Tensor]:
         """Return the full state as tensors, including the seed and episode counters."""
-        return {"seed": self._seed_tensor, **{name: value.clone() for name, value in self._env_state().items()}}
+        return {"seed": self._seed_tensor, **{name: value.clone() for name, value in self.env_state().items()}}
 
     def load_state_dict(self, state_dict: Mapping[str, object], strict: bool = True, **kwargs: object) -> None:
         """Load a result of `state_dict`.
@@ -337,7 +337,7 @@ class BatchedEnv(EnvBase, metaclass=_CompletingMeta):
 
         Reads the device.
         """
-        present = {"seed": self._seed_tensor, **self._env_state()}
+        present = {"seed": self._seed_tensor, **self.env_state()}
         if isinstance(given, Mapping):
             given = {name: _on_device_of(present.get(name), value) for name, value in given.items()}
         found = check_entries(where, given, self._required_entries(present), strict, more=not strict)
@@ -352,7 +352,7 @@ class BatchedEnv(EnvBase, metaclass=_CompletingMeta):
             seed_before = self.seed
             self.seed = int(copy.pop("seed"))
             try:
-                self._set_env_state(copy)
+                self.set_env_state(copy)
             except BaseException:
                 self.seed = seed_before
                 raise
@@ -388,12 +388,12 @@ class BatchedEnv(EnvBase, metaclass=_CompletingMeta):
     def _set_seed(self, seed: int | None) -> None:
         if seed is not None:
             self.seed = arguments.seed(f"{type(self).__name__}.set_seed", "seed", seed)
-            self._restart_episodes()
+            self.restart_episodes()
 
-    def _restart_episodes(self) -> None:
+    def restart_episodes(self) -> None:
         """Let the next reset begin the first episode of `self.seed`."""
-        state = self._env_state()
-        self._set_env_state(state | {"episode": torch.zeros_like(state["episode"])})
+        state = self.env_state()
+        self.set_env_state(state | {"episode": torch.zeros_like(state["episode"])})
 
     def _reset(self, tensordict: TensorDictBase | None = None, **kwargs: object) -> TensorDictBase:
         mask = None if tensordict is None else tensordict.get("_reset", None)
@@ -433,7 +433,7 @@ class BatchedEnv(EnvBase, metaclass=_CompletingMeta):
         """
         done = tensordict.get("done").reshape(self.num_envs)
         fresh = self._add_done_flags(self._observe_reset(done))
-        for key in self._cleared:
+        for key in self.cleared_keys:
             kept = tensordict.get(key, None)
             if kept is not None:
                 fresh.set(key, where_rows(done, fresh.get(key), kept))

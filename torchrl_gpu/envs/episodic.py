@@ -94,7 +94,7 @@ class EpisodicEnv(BatchedEnv):
         done = self._spec(Binary(1, (1,), dtype=torch.bool))
         self.done_spec = Composite({key: done.clone() for key in DONE_KEYS}, shape=(num_envs,))
         self.outcomes = tuple(columns)
-        self._cleared = self.outcomes
+        self.cleared_keys = self.outcomes
 
         # Forms of what the subclass returns. Those of the state are known after the first `begin`.
         forms = {name: Entry(leaf.dtype, tuple(leaf.shape)) for name, leaf in leaves.items()}

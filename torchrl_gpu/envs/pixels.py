@@ -58,7 +58,7 @@ class FromPixels(BatchedEnv):
         # As a submodule it would bring its state into ours a second time.
         self.__dict__["_wrapped"] = env
         super().__init__(env.num_envs, env.device, env.seed, env.first_env)
-        taken = {*env.observation_spec.keys(), *env._env_state()} & {*_OWN, *clips.STORED_KEYS}
+        taken = {*env.observation_spec.keys(), *env.env_state()} & {*_OWN, *clips.STORED_KEYS}
         if taken:
             raise ValueError(f"{where}: env must be without {min(taken)}; {type(env).__name__} has one")
 
@@ -69,7 +69,7 @@ class FromPixels(BatchedEnv):
         for name, spec in clips.clip_specs(self.clip_length, *self.frame_size).items():
             self.observation_spec[name] = spec.to(self.device).expand(self.num_envs, *spec.shape)
         self.outcomes = env.outcomes
-        self._cleared = env._cleared
+        self.cleared_keys = env.cleared_keys
         self.reads_host = env.reads_host
         self.is_native = env.is_native
         self.far = env.far
@@ -149,9 +149,9 @@ class FromPixels(BatchedEnv):
             return clips.sheet(self._clip[index], width, height)
         return cast(Overlaid, self._view).overlay(name, index, width, height, decision)
 
-    def _restart_episodes(self) -> None:
+    def restart_episodes(self) -> None:
         self.env.seed = self.seed
-        self.env._restart_episodes()
+        self.env.restart_episodes()
 
     # -- steps ------------------------------------------------------------------------------------------------------
 
@@ -186,12 +186,12 @@ class FromPixels(BatchedEnv):
 
     # -- state ------------------------------------------------------------------------------------------------------
 
-    def _env_state(self) -> dict[str, Tensor]:
-        return self.env._env_state() | {"clip": self._clip, "shown": self._num_shown, "age": self._age}
+    def env_state(self) -> dict[str, Tensor]:
+        return self.env.env_state() | {"clip": self._clip, "shown": self._num_shown, "age": self._age}
 
-    def _set_env_state(self, state: dict[str, Tensor]) -> None:
+    def set_env_state(self, state: dict[str, Tensor]) -> None:
         self.env.seed = self.seed
-        self.env._set_env_state(_without_clips(state))
+        self.env.set_env_state(_without_clips(state))
         self._clip = state["clip"]
         self._num_shown = state["shown"]
         self._age = state["age"]

@@ -70,7 +70,7 @@ def _step_bytes(env: BatchedEnv, policy: Policy) -> int:
         with LiveBytes() as counter:
             env.step(chosen)
     # The state was made before the step, so the counter has not seen it.
-    state = sum(each.nbytes for each in env._env_state().values())
+    state = sum(each.nbytes for each in env.env_state().values())
     return (state + counter.peak) // env.num_envs
 
 

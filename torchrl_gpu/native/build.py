@@ -24,16 +24,16 @@ from torchrl_gpu.system.extras import how_to_install
 from torchrl_gpu.system.self_tests import SelfTest
 
 _LOG = logging.getLogger(__name__)
-_HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 _SOURCE = "packing.cpp"
 # No trap is set on comparisons of floats, and no error number on roots: so they may stand in vectors.
 _FLOATS = ("-fno-trapping-math", "-fno-math-errno")
-_COMMON = ("-O3", *_FLOATS, "-std=c++17", "-pthread", "-shared", "-fPIC", "-fvisibility=hidden", "-w")
+COMMON_FLAGS = ("-O3", *_FLOATS, "-std=c++17", "-pthread", "-shared", "-fPIC", "-fvisibility=hidden", "-w")
 # In this order; the first that compiles is taken. Some compilers have no -march=native.
-_VARIANTS = (("-march=native",), ("-mcpu=native",), ())
+VARIANTS = (("-march=native",), ("-mcpu=native",), ())
 _BASELINE = "x86-64-v3"
 # By the names of /proc/cpuinfo.
-_BASELINE_SETS = frozenset(("abm", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"))
+BASELINE_SETS = frozenset(("abm", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"))
 
 _use_prebuilt = True
 
@@ -98,21 +98,21 @@ def _tried() -> tuple[Path | None, str]:
 
 def prebuilt() -> Path | None:
     """Return the library of the wheel, if it is of these sources and runs here."""
-    path = _prebuilt_path()
+    path = prebuilt_path()
     # Without these instruction sets the process would be killed at the first instruction that is unknown.
     lines = [line for line in _processor().splitlines() if line.startswith("flags")]
-    runs = any(_BASELINE_SETS.issubset(line.split()) for line in lines)
+    runs = any(BASELINE_SETS.issubset(line.split()) for line in lines)
     return path if _use_prebuilt and runs and path.exists() else None
 
 
-def _prebuilt_path() -> Path:
+def prebuilt_path() -> Path:
     digest = hashlib.sha256(_sources())
-    return _HERE / f"packing-{_BASELINE}-{digest.hexdigest()[:20]}.so"
+    return FOLDER / f"packing-{_BASELINE}-{digest.hexdigest()[:20]}.so"
 
 
 def prebuild() -> None:
     """Compile the library of a wheel."""
-    _compile(compiler(), _prebuilt_path(), [(f"-march={_BASELINE}",)])
+    _compile(compiler(), prebuilt_path(), [(f"-march={_BASELINE}",)])
 
 
 def tune() -> None:
@@ -170,7 +170,7 @@ def _cache_folder() -> Path:
 
 def _sources() -> bytes:
     """Return the contents of all C++ files."""
-    paths = sorted(_HERE.glob("*.h")) + sorted(_HERE.glob("*.cpp"))
+    paths = sorted(FOLDER.glob("*.h")) + sorted(FOLDER.glob("*.cpp"))
     return b"".join(path.read_bytes() for path in paths)
 
 
@@ -181,7 +181,7 @@ def _fingerprint(command: tuple[str, ...]) -> str:
     """
     digest = hashlib.sha256(_sources())
     flags = os.environ.get("CXXFLAGS", "")
-    own_flags = repr((_COMMON, _VARIANTS))
+    own_flags = repr((COMMON_FLAGS, VARIANTS))
     for text in (*command, _version(command), flags, own_flags, _processor(), platform.machine()):
         digest.update(text.encode() + b"\0")
     return digest.hexdigest()[:20]
@@ -201,7 +201,7 @@ def _processor() -> str:
     return "\n".join(dict.fromkeys(line for line in lines if line.startswith(wanted)))
 
 
-def _compile(command: tuple[str, ...], path: Path, variants: Sequence[Sequence[str]] = _VARIANTS) -> None:
+def _compile(command: tuple[str, ...], path: Path, variants: Sequence[Sequence[str]] = VARIANTS) -> None:
     _LOG.warning("torchrl_gpu compiles its kernels with %s, once on this machine: 10 to 20 s", name_of(command))
     extra = shlex.split(os.environ.get("CXXFLAGS", ""))
     first_error = ""
@@ -209,7 +209,7 @@ def _compile(command: tuple[str, ...], path: Path, variants: Sequence[Sequence[s
         made = Path(folder) / path.name
         for variant in variants:
             # The compiler's own files go next to the library: TMPDIR may be full, or not writable.
-            words = [*command, *_COMMON, *variant, *extra, str(_HERE / _SOURCE), "-o", str(made)]
+            words = [*command, *COMMON_FLAGS, *variant, *extra, str(FOLDER / _SOURCE), "-o", str(made)]
             run = _run(words, {**os.environ, "TMPDIR": folder})
             lines = run.stderr.strip().splitlines() or ["no reason given"]
             first = next((line for line in lines if "error" in line), lines[0])

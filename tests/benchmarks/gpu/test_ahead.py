@@ -1,7 +1,11 @@
-"""Compilation ahead of time: what is read off a binary, and which limits fail the build."""
+"""Compilation ahead of time.
+
+The tests are about what is read off a binary, and which limits fail the build.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,7 @@ from benchmarks.gpu.chips import CHIPS
 from benchmarks.gpu.launches import innermost_loops
 
 
-def row(**changes: Any) -> dict[str, Any]:
+def row(**changes: object) -> dict[str, Any]:
     fine = {"config": "packing", "capability": 90, "kernel": "place_kernel", "form": "place_kernel"}
     return fine | {"registers": 32, "spills": 0} | changes
 
@@ -27,13 +31,17 @@ def test_a_limit_fails_the_build(monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 def spilling(task: tuple[str, int]) -> list[dict[str, Any]]:
-    """In place of a compilation; found by name in the process that would compile."""
+    """Return the kernels that spill, in place of a compilation.
+
+    It is found by name in the process that would compile.
+    """
     return [row(spills=3, compile_s=1.0)]
 
 
 def test_a_kernel_is_compiled_and_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, names = tmp_path / "ahead.json", ["restart_kernel", "place_kernel"]
-    some = [each for each in ahead.launches("packing", 86) if each.name in names]  # those that compile fast
+    # Those that compile fast.
+    some = [each for each in ahead.launches("packing", 86) if each.name in names]
     monkeypatch.setattr(ahead, "all_launches", lambda config, capability: some)
     assert ahead.main(["--configs", "packing", "--capabilities", "86", "--output", str(path)]) == 0
     rows = json.loads(path.read_text())["rows"]
@@ -45,7 +53,7 @@ def test_a_kernel_is_compiled_and_told_of(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_the_published_table_is_of_every_config_and_chip() -> None:
     rows = json.loads(ahead.RESULT.read_text())["rows"]
-    assert {(each["config"], each["capability"]) for each in rows} == {(c, chip) for c in CONFIGS for chip in CHIPS}
+    assert {(each["config"], each["capability"]) for each in rows} == set(itertools.product(CONFIGS, CHIPS))
     assert list(ahead.problems(rows)) == []
 
 

@@ -1,4 +1,7 @@
-"""Occupancy as NVIDIA's calculator gives it, and rates of devices as their data sheets do."""
+"""Occupancy of multiprocessors, and rates of devices.
+
+Expected values are those of NVIDIA's calculator and of data sheets.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,24 @@ from benchmarks.gpu.chips import CHIPS, DEVICES, MAXIMA_PER_CLOCK
 @pytest.mark.parametrize(
     ("capability", "registers", "shared_kib", "num_warps", "expected"),
     [
-        (80, 32, 0, 4, 1.0),  # 64 warps of 1,024 registers
-        (80, 33, 0, 4, 48 / 64),  # of 1,280: 12 fit a quarter of 16,384
-        (90, 200, 0, 1, 8 / 64),  # of 6,400: 2 fit a quarter
-        (90, 255, 0, 1, 8 / 64),  # of 8,192, likewise
-        (90, 168, 0, 1, 12 / 64),  # of 5,376: 3
-        (90, 16, 0, 1, 32 / 64),  # at most 32 blocks
-        (80, 32, 40, 4, 4 * 4 / 64),  # 41 KiB each of 164
-        (75, 32, 32, 4, 2 * 4 / 32),  # nothing reserved
-        (120, 40, 0, 4, 1.0),  # 12 of 12 warps a quarter
+        # 64 warps of 1,024 registers.
+        (80, 32, 0, 4, 1.0),
+        # Warps of 1,280 registers: 12 fit a quarter of 16,384.
+        (80, 33, 0, 4, 48 / 64),
+        # Warps of 6,400 registers: 2 fit a quarter.
+        (90, 200, 0, 1, 8 / 64),
+        # Warps of 8,192 registers: 2 fit a quarter, too.
+        (90, 255, 0, 1, 8 / 64),
+        # Warps of 5,376 registers: 3 fit a quarter.
+        (90, 168, 0, 1, 12 / 64),
+        # At most 32 blocks.
+        (90, 16, 0, 1, 32 / 64),
+        # 41 KiB each of 164.
+        (80, 32, 40, 4, 4 * 4 / 64),
+        # Nothing is reserved.
+        (75, 32, 32, 4, 2 * 4 / 32),
+        # 12 of 12 warps a quarter.
+        (120, 40, 0, 4, 1.0),
     ],
 )
 def test_occupancy(capability: int, registers: int, shared_kib: int, num_warps: int, expected: float) -> None:

@@ -18,7 +18,7 @@ from torchrl_gpu.envs.packing.types import Catalogue
 
 
 def env_of(cells: tuple[int, int], *, num_envs: int = 2, stability: str = "none", step: int = 1) -> PackingEnv:
-    """Boxes of 3×3×3 cells in one orientation."""
+    """Return the boxes of 3×3×3 cells in one orientation."""
     size = float(cells[0]), float(cells[1]), 10.0
     return PackingEnv(
         num_envs,
@@ -48,7 +48,8 @@ def test_small_boxes(stability: str, judged: int) -> None:
 
 def test_wide_boxes_have_their_windows() -> None:
     found = work(env_of((20, 6)))
-    assert found["windows_kernel"].num_bytes == 120 * 4 * (1 + 2)  # windows of 1 and 2 cells
+    # Windows of 1 and 2 cells.
+    assert found["windows_kernel"].num_bytes == 120 * 4 * (1 + 2)
     assert found["windows_kernel"].operations == 120
     assert found["drop_wide_boxes_kernel"].operations == 4 * 4 * 20
 
@@ -63,10 +64,12 @@ def with_solids(env: PackingEnv, unit: float | None) -> PackingEnv:
 
 def test_solids() -> None:
     found = work(with_solids(env_of((10, 6), step=2), CELL))
-    assert found["split_kernel"].num_bytes == 60 * 4 + 60 * 12  # heights, counts and maxima of blocks
+    # Heights, counts and maxima of blocks.
+    assert found["split_kernel"].num_bytes == 60 * 4 + 60 * 12
     # Cells of x: 7 left, placements 0, 2, 4, 6 and 7; of y: 4 left, 0, 2, 4.
     assert found["drop_solids_kernel"].operations == 5 * 3 * 6
-    assert found["drop_solids_kernel"].num_bytes == 28 + 2 * 240 + 6 + 15 * 5  # the underside is a byte a cell
+    # The underside is a byte a cell.
+    assert found["drop_solids_kernel"].num_bytes == 28 + 2 * 240 + 6 + 15 * 5
 
 
 def test_what_limits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,5 +87,6 @@ def test_what_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     operations = 10 * 6 * 198 * 199 / (132 * 1.98e9 * 64)
     assert bound("drop_solids_kernel", "not", h100)[:2] == (pytest.approx(operations), "operations")
     assert bound("drop_solids_kernel", "counted", h100)[:2] == (pytest.approx(operations / 2), "operations")
-    ada = DEVICES["RTX 4090"]  # counts no pairs
+    # No pairs are counted on this chip.
+    ada = DEVICES["RTX 4090"]
     assert bound("drop_solids_kernel", "counted", ada).seconds == bound("drop_solids_kernel", "not", ada).seconds

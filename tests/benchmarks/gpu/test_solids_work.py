@@ -1,4 +1,7 @@
-"""The model of `drop_solids`: which placements and cells it counts, and the published prediction."""
+"""The model of `drop_solids`.
+
+The tests are about which placements and cells it counts, and the published prediction.
+"""
 
 from __future__ import annotations
 
@@ -19,22 +22,22 @@ def tile_of(size: tuple[int, int], window: list[int], kept: bool, x: int, last_x
 
 def test_pairs_of_placements_by_hand() -> None:
     # Of 10 cells an item of 5 has placements at 0, 2, 4 and flush at 5; of 6 cells an item of 3 at 0, 2 and flush at 3.
-    x, y, last_x = solids_work._placements((5, 3), [0, 0, 10, 6], (10, 6), 2)
-    assert list(zip(x.tolist(), last_x.tolist(), y.tolist(), strict=True)) == [
-        *((0, 2, each) for each in (0, 2, 3)),
-        *((4, 4, each) for each in (0, 2, 3)),
-        *((5, 5, each) for each in (0, 2, 3)),
-    ]
+    x, y, last_x = solids_work.placements((5, 3), [0, 0, 10, 6], (10, 6), 2)
+    found = list(zip(x.tolist(), last_x.tolist(), y.tolist(), strict=True))
+    assert found[:3] == [(0, 2, 0), (0, 2, 2), (0, 2, 3)]
+    assert found[3:6] == [(4, 4, 0), (4, 4, 2), (4, 4, 3)]
+    assert found[6:] == [(5, 5, 0), (5, 5, 2), (5, 5, 3)]
 
 
 def test_only_cells_in_the_window_and_with_material_are_counted() -> None:
-    spans = np.full((1, 1, 4), 1 | 4 << 16)  # cells 1 to 3 of rows of 4
+    # Cells 1 to 3 of rows of 4.
+    spans = np.full((1, 1, 4), 1 | 4 << 16)
     everything = tile_of((4, 4), [0, 0, 9, 9], False, 2, 3, 2)
-    assert solids_work._cells(everything, spans) == 4 * 3
+    assert solids_work.count_cells(everything, spans) == 4 * 3
     # A change of the cells (5, 4) lies under row 3 or 2, and under column 2.
     changed = tile_of((4, 4), [5, 4, 6, 5], True, 2, 3, 2)
     assert changed.reached == (2, 4, 2, 3)
-    assert solids_work._cells(changed, spans) == 2
+    assert solids_work.count_cells(changed, spans) == 2
 
 
 def test_the_slowest_pipe_and_the_longest_warp_count() -> None:

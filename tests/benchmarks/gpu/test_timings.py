@@ -1,4 +1,7 @@
-"""Times of kernels stand beside the bounds of their chip, by the names that drivers give."""
+"""Times of kernels and the bounds of their chip.
+
+Chips go by the names that drivers give.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,8 @@ def test_an_unknown_chip_kernel_or_run_has_no_bound(kernel: str, config: str, ch
 
 
 def test_steps_of_the_shipped_runs_on_a_cpu(tmp_path: Path) -> None:
-    (part,) = [each for each in parts("cpu", True, tmp_path) if each.name == "timings"]
+    of_name = [each for each in parts("cpu", True, tmp_path) if each.name == "timings"]
+    (part,) = of_name
     _, _, module, *words = part.command
     assert (module, timings.main(words)) == (timings.__name__, 0)
     assert part.output is not None

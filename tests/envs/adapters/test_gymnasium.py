@@ -177,7 +177,7 @@ def test_a_robot_that_waits_earns_nothing_and_ends_no_more() -> None:
 def test_a_seed_begins_the_same_episodes(kind: str) -> None:
     adapter = GymnasiumVectorEnv(env_of(kind))
 
-    def played(seed: int) -> list[Any]:
+    def played(seed: int) -> list[object]:
         adapter.action_space.seed(0)
         found = [adapter.reset(seed=seed)[0]]
         found += [adapter.step(adapter.action_space.sample())[:4] for _ in range(5)]
@@ -293,7 +293,7 @@ def test_what_is_wrong_is_said() -> None:
 def test_without_gymnasium_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     fetch = builtins.__import__
 
-    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+    def without(name: str, *args: object, **kwargs: object) -> Any:
         if name.partition(".")[0] == "gymnasium":
             raise ModuleNotFoundError("No module named 'gymnasium'", name="gymnasium")
         return fetch(name, *args, **kwargs)
@@ -304,7 +304,7 @@ def test_without_gymnasium_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -
         importlib.import_module("torchrl_gpu.envs.adapters.gymnasium")
 
 
-def played(kind: str, masked_at: int | None, steps: int = 12) -> tuple[list[Any], np.ndarray]:
+def played(kind: str, masked_at: int | None, steps: int = 12) -> tuple[list[object], np.ndarray]:
     """Observations of a vector environment, with a reset before one of the steps.
 
     It resets every other environment.
@@ -314,7 +314,7 @@ def played(kind: str, masked_at: int | None, steps: int = 12) -> tuple[list[Any]
     seen, infos = env.reset(seed=4)
     each = np.arange(env.env.num_envs) % 2 == 0
     mask = np.repeat(each, env.num_envs // env.env.num_envs)
-    shown: list[Any] = []
+    shown: list[object] = []
     for step in range(steps):
         if step == masked_at:
             seen, infos = env.reset(options={"reset_mask": mask})

@@ -27,7 +27,7 @@ CONFIG: dict[str, Any] = {
 SIZES = {"packing": (8, 25 + 4, 50), "v2": (8, 39, 9), "v3": (8, 32, 2), "dishes": (8, 6, 2)}
 
 
-def adapter_of(kind: str, **changes: Any) -> RslRlVecEnv:
+def adapter_of(kind: str, **changes: object) -> RslRlVecEnv:
     seen = {"packing": ["box_heightmap", "item_size"], "dishes": ["observation"]}.get(kind, ["observation"])
     return RslRlVecEnv(env_of(kind, **changes), seen)
 

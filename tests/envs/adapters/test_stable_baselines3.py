@@ -20,7 +20,7 @@ from stable_baselines3.common.vec_env import VecMonitor
 from torchrl_gpu.envs import GymnasiumVectorEnv, Sb3VecEnv
 
 
-def rows_of(kind: str, observations: Any = None, **changes: Any) -> Sb3VecEnv:
+def rows_of(kind: str, observations: Any = None, **changes: object) -> Sb3VecEnv:
     return Sb3VecEnv(GymnasiumVectorEnv(env_of(kind, **changes), observations))
 
 

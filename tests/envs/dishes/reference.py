@@ -9,7 +9,7 @@ from torchrl_gpu.envs.dishes.economics import MOST_BROKEN, Economics
 
 
 def demand_of(prices: Economics, trend: float) -> float:
-    """Dishes that come in a slice.
+    """Return the dishes that come in a slice.
 
     On average over the trends of a shift they are `prices.demand`.
     """

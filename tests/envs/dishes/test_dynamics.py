@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from tests.envs.dishes import reference
+from tests.records import values_by_name
 from torchrl_gpu.envs.dishes import dynamics
 from torchrl_gpu.envs.dishes.economics import Economics
 
@@ -37,7 +38,7 @@ def test_parity(stationary: bool) -> None:
         wanted = reference.work(
             PRICES, *start, (speed, care), chance[row].item(), weather[row].item(), stationary=stationary
         )
-        for name, value in wanted._asdict().items():
+        for name, value in values_by_name(wanted).items():
             assert getattr(ours, name)[row].item() == pytest.approx(value, rel=1e-4, abs=1e-4), (row, name)
 
 

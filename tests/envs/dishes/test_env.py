@@ -19,7 +19,7 @@ from torchrl_gpu.envs.viewable import Viewable, viewable
 SMALL: dict[str, Any] = {"device": "cpu", "seed": 3, "max_steps": 5, "frame_size": (32, 24), "clip_length": 3}
 
 
-def shifts(num_envs: int = 4, **changes: Any) -> DishwashingEnv:
+def shifts(num_envs: int = 4, **changes: object) -> DishwashingEnv:
     return DishwashingEnv(num_envs, **SMALL | changes)
 
 
@@ -137,6 +137,6 @@ def test_it_can_be_watched() -> None:
         ({"frame_size": (8, 64)}, "frame_size must be"),
     ],
 )
-def test_arguments_that_cannot_be(changes: dict[str, Any], message: str) -> None:
+def test_arguments_that_cannot_be(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=f"^DishwashingEnv: {message}"):
         shifts(**changes)

@@ -176,7 +176,7 @@ class World:
             own = robot.speed * np.array([math.cos(robot.heading), math.sin(robot.heading)])
             robot.velocity = np.array([*(own + robot.through_water[:2] + flow), robot.through_water[2]])
 
-    def step(self, actions: list[Any], noise: np.ndarray | None = None) -> dict[str, Any]:
+    def step(self, actions: list[object], noise: np.ndarray | None = None) -> dict[str, Any]:
         """Play one action of every robot.
 
         In v3 `noise` (R, J, 5) is what is added to the position and the velocity of each object as each robot observes

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from tensordict import TensorDictBase
 from torch import Tensor
 
 from torchrl_gpu.envs import MarineNavEnv
 
-SETTINGS: dict[str, dict[str, Any]] = {}
+SETTINGS: dict[str, dict[str, object]] = {}
 SETTINGS["v2"] = {}
 SETTINGS["v2, no obstacles"] = {"robots": 3, "cores": 4, "obstacles": 0, "min_distance": 30.0}
 SETTINGS["v2, most"] = {"robots": 7, "cores": 8, "obstacles": 10}
@@ -26,7 +24,7 @@ SETTINGS["v3, one robot"] = {"version": "v3", "robots": 1, "flat": True}
 SETTINGS["v3, as released"] = {"version": "v3", "upstream_compat": True, "cores": 4}
 
 
-def marine(setting: str = "v2", num_envs: int = 3, **changes: Any) -> MarineNavEnv:
+def marine(setting: str = "v2", num_envs: int = 3, **changes: object) -> MarineNavEnv:
     arguments = {"device": "cpu", "seed": 0, "pool": 16} | SETTINGS[setting] | changes
     return MarineNavEnv(num_envs, **arguments)
 

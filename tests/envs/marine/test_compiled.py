@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tests.envs.marine.settings import SETTINGS, acted, marine, random_action
+from tests.records import values_by_name
 from torchrl_gpu import native
 from torchrl_gpu.envs import MarineNavEnv
 from torchrl_gpu.envs.marine.types import After
@@ -25,14 +26,14 @@ pytestmark = pytest.mark.skipif(bool(native.problem()), reason="no C++ compiler"
 def both(env: MarineNavEnv, action: Tensor, monkeypatch: pytest.MonkeyPatch) -> tuple[After, After]:
     """An action (R, N) by the kernel and by torch."""
     there = env.state.active.to(env.dtype)
-    compiled = env._after(action, env.scene, there)
+    compiled = env.state_after(action, env.scene, there)
     with monkeypatch.context() as patch:
         patch.setattr(tracing, "_recording", True)
-        return compiled, env._after(action, env.scene, there)
+        return compiled, env.state_after(action, env.scene, there)
 
 
 def check(compiled: After, plain: After, within: float) -> None:
-    for name, got, wanted in zip(After._fields, compiled, plain, strict=True):
+    for (name, got), wanted in zip(values_by_name(compiled).items(), plain, strict=True):
         if wanted is None:
             assert got is None
         elif wanted.dtype == torch.bool:
@@ -110,5 +111,5 @@ def test_numbers_that_are_none_stay_inside_memory() -> None:
     env.state.motion[:, 1] = math.nan
     env.state.scene[:, 2] = math.inf
     action = torch.zeros(7, 33, dtype=torch.int64)
-    after = env._after(action, env.scene, env.state.active.to(env.dtype))
+    after = env.state_after(action, env.scene, env.state.active.to(env.dtype))
     assert after.observation[5].isfinite().any()

@@ -51,7 +51,12 @@ def shapes(seen: Any) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
 
 
 def test_constructor_arguments_can_be_read_back() -> None:
-    arguments: dict[str, Any] = {"num_envs": 2, "version": "v3", "device": torch.device("cpu"), "dtype": torch.float64}
+    arguments: dict[str, object] = {
+        "num_envs": 2,
+        "version": "v3",
+        "device": torch.device("cpu"),
+        "dtype": torch.float64,
+    }
     arguments |= {"robots": 3, "cores": 2, "obstacles": 1, "min_distance": 25.0, "curriculum": None}
     arguments |= {"max_steps": 50, "actions": "discrete", "upstream_compat": ("lagged_velocity",)}
     arguments |= {"end_on_collision": True, "sensor_noise": False, "pool": 7, "in_order": True, "flat": False}
@@ -72,7 +77,7 @@ def test_constructor_arguments_can_be_read_back() -> None:
         ({"flat": True}, "flat.* 5$"),
     ],
 )
-def test_bad_arguments_are_refused(arguments: dict[str, Any], message: str) -> None:
+def test_bad_arguments_are_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=f"^MarineNavEnv: .*{message}"):
         marine(**arguments)
 
@@ -95,7 +100,7 @@ def test_masks_leave_only_the_idle_action_to_who_takes_no_part(setting: str) -> 
 
 @pytest.mark.parametrize("quirk", QUIRKS)
 def test_every_quirk_changes_something_and_can_be_had_alone(quirk: str) -> None:
-    changes: dict[str, Any] = {
+    changes: dict[str, object] = {
         "touching_cores": {"robots": 2, "cores": 20, "obstacles": 0, "pool": 100},
         "fewer_objects": {"robots": 2, "cores": 54, "obstacles": 0, "min_distance": 10.0, "pool": 8, "num_envs": 8},
     }.get(quirk, {"max_steps": 5})
@@ -140,7 +145,7 @@ def test_every_environment_may_have_a_level_of_its_own_and_levels_begin_at_their
     assert first["level"].flatten().tolist() == [0, 1, 2, 3, 4, 5]
     assert first["robots", "active"].sum(1).flatten().tolist() == [3, 5, 7, 7, 7, 7]
     assert (env.scene.circulation != 0).sum(0).flatten().tolist() == [4, 6, 8, 8, 8, 8]
-    with pytest.raises(ValueError, match=r"levels must be 6 rows below 6; got \[0, 6\]"):
+    with pytest.raises(ValueError, match=r"levels .*6 rows.* 6; .*\[0, 6\]"):
         env.assign_levels([0, 6])
 
 

@@ -65,14 +65,14 @@ def play_both(env: MarineNavEnv, steps: int) -> dict[str, int]:
     generator = torch.Generator().manual_seed(0)
     current = env.reset()
     worlds = [world_of(env, n) for n in range(env.num_envs)]
-    if env._noise(env.state.key, env.state.step_count) is None:
+    if env.draw_errors(env.state.key, env.state.step_count) is None:
         for n, world in enumerate(worlds):
             compare_views(env, current, n, world.look())
     over = [False] * env.num_envs
     ends = dict.fromkeys(("arrived", "collided", "truncated", "over"), 0)
     for _ in range(steps):
         action = some_action(env, current, generator)
-        noise = env._noise(env.state.key, env.state.step_count + 1) if env.version == "v3" else None
+        noise = env.draw_errors(env.state.key, env.state.step_count + 1) if env.version == "v3" else None
         step = env.step(acted(env, current, action))
         for n, world in enumerate(worlds):
             if not over[n]:
@@ -105,7 +105,7 @@ def compare(env: MarineNavEnv, seen: Any, n: int, world: World, result: dict[str
     compare_views(env, seen, n, result["seen"])
 
 
-def compare_views(env: MarineNavEnv, seen: Any, n: int, views: list[Any]) -> None:
+def compare_views(env: MarineNavEnv, seen: Any, n: int, views: list[object]) -> None:
     got = robots_of(env, seen)
     for i, view in enumerate(views):
         observation, mask = got["observation"][n, i], got["object_mask"][n, i]

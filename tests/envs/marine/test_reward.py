@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from torchrl_gpu.envs.marine.types import CRAFTS, PLACE, MarineState, Scene
 LATE, EARLY = torch.tensor([True]), torch.tensor([False])
 
 
-def column(*values: Any) -> Tensor:
+def column(*values: object) -> Tensor:
     return torch.tensor(values)[:, None]
 
 
@@ -31,7 +30,7 @@ def before(active: Tensor, place: Tensor) -> MarineState:
     return MarineState(**fields | flags | {"motion": motion, "active": active})
 
 
-def outcome(cut: Tensor = EARLY, end_on_collision: bool = False, cut_is_end: bool = False, **how: Any) -> Outcome:
+def outcome(cut: Tensor = EARLY, end_on_collision: bool = False, cut_is_end: bool = False, **how: object) -> Outcome:
     """Five robots, whose goals are at (0, 0).
 
     One is still on its way, one arrives, one collides, one does both, and one has collided before.

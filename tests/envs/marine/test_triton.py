@@ -47,7 +47,7 @@ def fused_env(setting: str, num_envs: int, monkeypatch: pytest.MonkeyPatch) -> t
     monkeypatch.setattr(native, "runs_on", lambda tensor: False)
     env = marine(setting, num_envs)
     seen = env.reset()
-    env._is_fused = True
+    env.is_fused = True
     return env, seen
 
 
@@ -56,10 +56,10 @@ def test_a_step_and_a_restart_are_one_launch_each(setting: str, monkeypatch: pyt
     env, seen = fused_env(setting, 3, monkeypatch)
     given = acted(env, seen, random_action(env, torch.Generator().manual_seed(0)))
     with recorded() as launches:
-        env._is_fused = False
+        env.is_fused = False
         wanted, begun = env.step_and_maybe_reset(given.clone())
         assert not launches
-        env._is_fused = True
+        env.is_fused = True
         with NoHostReads():
             made, again = env.step_and_maybe_reset(given.clone())
     assert [launch.name for launch in launches] == ["marine_step_kernel", "marine_restart_kernel"]
@@ -76,7 +76,7 @@ def test_another_number_of_worlds_or_objects_is_no_other_kernel(version: str) ->
         sizes = {"robots": robots, "cores": cores, "obstacles": obstacles, "min_distance": 10.0}
         env = marine("v2", num_envs, version=version, upstream_compat=["fewer_objects"], **sizes)
         with recorded() as launches:
-            env._launch_fused()
+            env.launch_fused()
         forms.append([form_of(launch) for launch in launches])
     assert forms[1] == forms[0]
     assert forms[2] == forms[0]
@@ -85,7 +85,7 @@ def test_another_number_of_worlds_or_objects_is_no_other_kernel(version: str) ->
 def test_kernels_compile_without_a_stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     with recorded() as launches:
-        marine("v2", 64)._launch_fused()
+        marine("v2", 64).launch_fused()
     assert [stack_of(launch.cubin(90)) for launch in launches] == [0, 0]
 
 
@@ -101,14 +101,14 @@ def test_a_state_of_another_shape_reaches_no_kernel(name: str, monkeypatch: pyte
 
 def test_a_cpu_has_no_launches() -> None:
     assert fused.problem(torch.device("cpu")) == "no CUDA device"
-    assert not marine("v2")._is_fused
+    assert not marine("v2").is_fused
 
 
 def test_where_triton_fails_torch_steps_and_one_line_says_why(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     device = torch.device("cuda", 7)
-    fused._problem_on.cache_clear()
+    fused.device_problem.cache_clear()
     monkeypatch.setattr(fused, "_versions", lambda device: {})
     monkeypatch.setattr(fused.SelfTest, "failure", lambda test: "v2: step 0: reward differs")
     for _ in range(2):
@@ -116,11 +116,11 @@ def test_where_triton_fails_torch_steps_and_one_line_says_why(
     assert [record.message for record in caplog.records] == [
         "MarineNavEnv: Triton cannot run on cuda:7, so torch's operators will: v2: step 0: reward differs"
     ]
-    fused._problem_on.cache_clear()
+    fused.device_problem.cache_clear()
 
 
 @pytest.mark.gpu
 def test_a_gpu_agrees_with_torch() -> None:
     assert self_test.run("cuda") == ""
     env = MarineNavEnv(3, device="cuda", seed=0, pool=8)
-    assert env._is_fused
+    assert env.is_fused

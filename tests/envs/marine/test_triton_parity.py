@@ -76,7 +76,7 @@ def test_robots_that_are_done_stay_and_see_nothing(setting: str) -> None:
     robots = env.num_robots
     env.state.active[torch.arange(12) % robots, torch.arange(12)] = False
     gone, before = ~env.state.active, env.state.motion
-    made = env._step_fused(acted(env, seen, random_action(env, torch.Generator().manual_seed(0))))
+    made = env.step_fused(acted(env, seen, random_action(env, torch.Generator().manual_seed(0))))
     assert torch.equal(env.state.motion[:, gone], before[:, gone])
     assert not made["robots", "observation"].transpose(0, 1)[gone].any()
     assert not made["robots", "reward"].transpose(0, 1)[gone].any()
@@ -105,7 +105,7 @@ def test_a_thrust_that_is_no_command_is_clipped(value: float, monkeypatch: pytes
 def test_no_access_is_outside_its_tensor_and_none_races(setting: str) -> None:
     env = marine(setting, 9, max_steps=2)
     seen = env.reset()
-    env._is_fused = True
+    env.is_fused = True
     with AccessChecker() as checker:
         for turn in range(2):
             generator = torch.Generator().manual_seed(turn)
@@ -121,7 +121,7 @@ def test_numbers_that_are_none_stay_inside_memory() -> None:
     env.state.motion[:, 1] = math.nan
     env.state.scene[:, 2] = math.inf
     with AccessChecker() as checker:
-        made = env._step_fused(acted(env, seen, torch.zeros(5, 7, dtype=torch.int64)))
+        made = env.step_fused(acted(env, seen, torch.zeros(5, 7, dtype=torch.int64)))
     assert not checker.faults, checker.describe()
     assert made["robots", "observation"][4].isfinite().any()
 
@@ -129,14 +129,14 @@ def test_numbers_that_are_none_stay_inside_memory() -> None:
 def test_it_is_tried_before_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_test, "SETTINGS", {"v2": self_test.SETTINGS["v2"]})
     assert self_test.run("cpu") == ""
-    right = MarineNavEnv._step_fused
+    right = MarineNavEnv.step_fused
 
     def wrong(env: MarineNavEnv, given: torch.Tensor) -> object:
         made = right(env, given)
         env.state.score[1, 2] += 0.5
         return made
 
-    monkeypatch.setattr(MarineNavEnv, "_step_fused", wrong)
+    monkeypatch.setattr(MarineNavEnv, "step_fused", wrong)
     assert self_test.run("cpu") == "v2: step 0: score differs from torch's by 0.5"
 
 
@@ -186,4 +186,4 @@ def test_a_program_has_its_lanes_whatever_the_number_of_robots() -> None:
         block = step_module.block_of(robots)
         assert block.robots >= robots
         assert block.robots * block.worlds == max(step_module.LANES, block.robots)
-    assert sight._SEEN == 5
+    assert sight.NEAREST == 5

@@ -13,7 +13,7 @@ from PIL import Image
 from tensordict import TensorDictBase
 
 from tests.envs.marine.settings import acted, homing_action, marine, play
-from torchrl_gpu.envs.marine.overlays import Choice, _lay_out, draw_actions, draw_range, draw_values
+from torchrl_gpu.envs.marine.overlays import Choice, draw_actions, draw_range, draw_values, lay_out
 from torchrl_gpu.envs.marine.types import HEADING, PLACE
 from torchrl_gpu.envs.marine.viewable import ViewableMarine
 from torchrl_gpu.envs.marine.viewer import Chart, Snapshot, draw, film, render, save_gif, snapshot
@@ -210,7 +210,7 @@ RED, GREEN = (208, 52, 44), (29, 138, 74)
 
 
 def count(picture: np.ndarray, color: tuple[int, int, int]) -> int:
-    """Pixels of a colour."""
+    """Return the pixels of a colour."""
     return int((np.abs(picture.astype(int) - color).max(2) < 12).sum())
 
 
@@ -220,12 +220,12 @@ MAP = np.s_[:, :224]
 
 def test_a_table_of_actions_by_hand() -> None:
     # v2: 3·i + j, acceleration i and turn j of −, 0, +; positive turns are to the left.
-    table, place = _lay_out(np.arange(9.0), 6, "v2")
+    table, place = lay_out(np.arange(9.0), 6, "v2")
     # Faster is above, left comes first.
     assert table.tolist() == [[8, 7, 6], [5, 4, 3], [2, 1, 0]]
     assert (place, table[place]) == ((0, 2), 6)
     # v3: 5·i + j, thrusters left and right of the levels 0, −½, −1, ½, 1.
-    table, place = _lay_out(np.arange(25.0), 5 * 4 + 2, "v3")
+    table, place = lay_out(np.arange(25.0), 5 * 4 + 2, "v3")
     # The left one full ahead, the right one from ahead to astern.
     assert table[0].tolist() == [24, 23, 20, 21, 22]
     assert (place, table[place]) == ((0, 4), 22)
@@ -311,4 +311,4 @@ def test_trails_of_worlds_that_nobody_asks_for_any_more_are_forgotten() -> None:
     view = ViewableMarine(env)
     for i in range(66):
         view.pictures([i], 16, 16)
-    assert list(view._trails) == list(range(2, 66))
+    assert list(view.trails) == list(range(2, 66))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -63,7 +62,7 @@ def noise_of(env: MarineNavEnv, world: reference.World, index: int, noise: Tenso
 
 
 def vector_of(env: MarineNavEnv, seen: reference.Seen) -> tuple[list[float], list[bool]]:
-    kinds: list[tuple[list[Any], int]] = [(seen.objects, 5)]
+    kinds: list[tuple[list[object], int]] = [(seen.objects, 5)]
     if env.version == "v2":
         kinds = [(seen.static, 3), (seen.objects, 4)]
     vector = list(seen.own)

@@ -1,4 +1,7 @@
-"""Convex hulls of cells in integers: the oracle of the rules that ask for a centre in a hull."""
+"""Convex hulls of cells in integers.
+
+They are the oracle of the rules that ask for a centre in a hull.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ def turns_left(a: Point, b: Point, c: Point) -> int:
 
 
 def convex_hull(points: list[Point]) -> list[Point]:
-    """Corners of the hull, anticlockwise (Andrew's monotone chain); two points for a segment, one for a point."""
+    """Return the corners of the hull, anticlockwise (Andrew's monotone chain).
+
+    A segment has two points, and a point one.
+    """
     ordered = sorted(set(points))
     if len(ordered) < 3:
         return ordered
@@ -36,13 +42,19 @@ def holds(hull: list[Point], point: Point) -> bool:
 
 
 def centre_in_hull(contact: np.ndarray) -> bool:
-    """The centre of a grid lies in the hull of its true cells; coordinates are doubled to stay whole."""
+    """Return whether the centre of a grid lies in the hull of its true cells.
+
+    Coordinates are doubled to stay whole.
+    """
     points = [(2 * int(i), 2 * int(j)) for i, j in np.argwhere(contact)]
     return holds(convex_hull(points), (contact.shape[0] - 1, contact.shape[1] - 1))
 
 
 def balances(contact: np.ndarray, centre: tuple[int, int]) -> bool:
-    """A centre of mass, sixteenths of a cell, lies in the hull of the true cells or in the square of one."""
+    """Return whether a centre of mass lies in the hull of the true cells.
+
+    It is in sixteenths of a cell. The square of one cell is enough, too.
+    """
     points = [(16 * int(i) + 8, 16 * int(j) + 8) for i, j in np.argwhere(contact)]
     square = any(abs(x - centre[0]) <= 8 and abs(y - centre[1]) <= 8 for x, y in points)
     return square or (len(points) > 0 and holds(convex_hull(points), centre))

@@ -1,4 +1,7 @@
-"""Random bins, items and piles for the tests of the kernels; lengths are multiples of 1/8 m, so that sums are exact."""
+"""Random bins, items and piles for the tests of the kernels.
+
+Lengths are multiples of 1/8 m, so that sums are exact.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.records import with_values
 from torchrl_gpu.envs.packing.stability.footprints import Footprint
 from torchrl_gpu.envs.packing.types import STABILITY_RULES, Bin, Catalogue, height_rules
 
@@ -27,7 +31,10 @@ def judge(
     on_floor: bool = False,
     centre: np.ndarray | None = None,
 ) -> bool:
-    """Verdict of the definition of a stability rule on one item, by default one that fills its footprint."""
+    """Judge one item by the definition of a stability rule.
+
+    By default the item fills its footprint.
+    """
     middle = 8 * np.array(contact.shape)
     material = np.ones_like(contact) if material is None else material
     centre = middle if centre is None else centre
@@ -47,10 +54,10 @@ class Scene(NamedTuple):
 
     def under(self, **changes: object) -> Scene:
         fields = {name: getattr(self.bin_, name) for name in ("size", "cells", "step", "stability")}
-        return self._replace(bin_=Bin(**fields | changes))
+        return with_values(self, bin_=Bin(**fields | changes))
 
     def counted(self, unit: float | None) -> Scene:
-        return self._replace(catalogue=replace(self.catalogue, unit=unit))
+        return with_values(self, catalogue=replace(self.catalogue, unit=unit))
 
 
 def bin_of(cells: tuple[int, int], *, step: int = 1, stability: str = "none", levels: int = 8) -> Bin:
@@ -58,7 +65,10 @@ def bin_of(cells: tuple[int, int], *, step: int = 1, stability: str = "none", le
 
 
 def boxes(rng: np.random.Generator, bin_: Bin, num_items: int, num_orientations: int) -> Catalogue:
-    """Boxes up to a cell larger than the bin; the first is as large as the bin, the second a single cell."""
+    """Build boxes up to a cell larger than the bin.
+
+    The first is as large as the bin, and the second is a single cell.
+    """
     largest = np.array([*bin_.cells, 4])
     sizes = rng.integers(1, largest + 2, (num_items, num_orientations, 3))
     sizes[0] = largest
@@ -69,8 +79,10 @@ def boxes(rng: np.random.Generator, bin_: Bin, num_items: int, num_orientations:
 
 
 def solids(rng: np.random.Generator, bin_: Bin, num_items: int, num_orientations: int) -> Catalogue:
-    """Random tops, bottoms with holes and centres of mass; the first is as large as the bin, and one orientation is
-    without material."""
+    """Build random tops, bottoms with holes and centres of mass.
+
+    The first solid is as large as the bin, and one orientation is without material.
+    """
     p, q = bin_.cells
     extent = rng.integers(1, np.array([p, q]) + 1, (num_items, num_orientations, 2))
     extent[0] = p, q
@@ -90,8 +102,10 @@ def solids(rng: np.random.Generator, bin_: Bin, num_items: int, num_orientations
 
 
 def centres(rng: np.random.Generator, extent: np.ndarray) -> Tensor:
-    """Centres of mass within footprints (M, O, 2) of so many cells, metres: half of them on corners, edges and middles
-    of cells, where it is close whether they are held."""
+    """Draw centres of mass within footprints (M, O, 2) in cells, metres.
+
+    Half of them are on corners, edges and middles of cells, where it is close whether they are held.
+    """
     cells = rng.random(extent.shape) * extent
     cells = np.where(rng.random(extent.shape) < 0.5, (2 * cells).round() / 2, cells)
     return torch.from_numpy(cells * CELL).float()
@@ -103,7 +117,10 @@ def as_solids(catalogue: Catalogue, unit: float | None = None) -> Catalogue:
 
 
 def pile(rng: np.random.Generator, num_envs: int, bin_: Bin, highest: int = 3) -> Tensor:
-    """Heightmaps of blocks a few cells wide, so that items find corners, edges and overhangs to rest on."""
+    """Build heightmaps of blocks a few cells wide.
+
+    So items find corners, edges and overhangs to rest on.
+    """
     width = int(rng.integers(1, 4))
     blocks = rng.integers(0, highest + 1, (num_envs, *(-(-c // width) for c in bin_.cells)))
     heights = blocks.repeat(width, 1).repeat(width, 2)[:, : bin_.cells[0], : bin_.cells[1]]

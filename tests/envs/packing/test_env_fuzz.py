@@ -1,8 +1,12 @@
-"""States, actions and replayed states at random: a ValueError, or what the plain torch kernels give; nothing else."""
+"""Random states, actions and replayed states.
+
+They give a ValueError, or what the plain torch kernels give, and nothing else.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,6 +28,8 @@ from torchrl_gpu.policies.packing.heuristics import (
 )
 
 DTYPES = [torch.int64, torch.int32, torch.uint8, torch.bool, torch.float32, torch.float64, torch.float16]
+# Numbers for integers that a drawn number does not fit.
+LARGEST = {torch.int64: 10**12, torch.int32: 2**31 - 1}
 VALUES = [-(2**63), -(10**12), -50, -7, -1, 0, 1, 3, 7, 64, 10**9, 10**12, 2**63 - 1, math.nan, math.inf, 1e30, -0.5]
 NAMES = ["three visible", "irregular"]
 BACKEND = "compiled" if not available_backends()["compiled"] else "eager"
@@ -31,7 +37,8 @@ FUZZ = settings(max_examples=20, deadline=None, derandomize=True, suppress_healt
 
 
 def pair(name: str) -> tuple[PackingEnv, PackingEnv]:
-    ours, theirs = (packing(name, num_envs=2, backend=backend) for backend in (BACKEND, "eager"))
+    ours = packing(name, num_envs=2, backend=BACKEND)
+    theirs = packing(name, num_envs=2, backend="eager")
     play(ours, 3)
     theirs.load_state_dict(ours.state_dict())
     return ours, theirs
@@ -51,7 +58,7 @@ def perturbed(draw: Any, value: Tensor) -> Tensor:
         return draw(st.sampled_from([value[:1], value[..., None], value.flatten(), value[None], value.new_zeros(0)]))
     number = draw(st.sampled_from(VALUES))
     if not value.is_floating_point() and (isinstance(number, float) or not -(2**31) <= number < 2**31):
-        number = 10**12 if value.dtype == torch.int64 else 2**31 - 1 if value.dtype == torch.int32 else 1
+        number = LARGEST.get(value.dtype, 1)
     number = float(number) if value.is_floating_point() else number
     if kind == "all":
         return torch.full_like(value, number)
@@ -85,7 +92,8 @@ def test_any_state_is_refused_or_goes_on(name: str, data: st.DataObject) -> None
     current = TensorDict({}, batch_size=[2])
     for number in data.draw(st.lists(st.integers(-3, ours.num_actions + 2), min_size=1, max_size=3)):
         action = torch.tensor([number, ours.num_actions - 1 - number])
-        first, second = (env.step_and_maybe_reset(current.clone().set("action", action)) for env in (ours, theirs))
+        first = ours.step_and_maybe_reset(current.clone().set("action", action))
+        second = theirs.step_and_maybe_reset(current.clone().set("action", action))
         same(first[0]["next"], second[0]["next"])
         same(first[1], second[1])
 
@@ -100,7 +108,8 @@ def test_any_action_is_refused_or_counts(name: str, data: st.DataObject) -> None
         env.load_state_dict(SAVED[name])
     try:
         first = ours.step(TensorDict({"action": action}, batch_size=[2]))["next"]
-    except (ValueError, RuntimeError):  # tensordict itself refuses what has not the batch's length
+    # tensordict itself refuses what has not the batch's length.
+    except (ValueError, RuntimeError):
         assert action.dtype in (torch.float32, torch.float64, torch.float16, torch.bool) or action.shape != (2,)
         return
     assert not action.is_floating_point()
@@ -117,7 +126,8 @@ def test_any_replayed_state_is_refused_or_restored(name: str, data: st.DataObjec
     changed = data.draw(perturbed(given_[entry]))
     state = given_ | {entry: changed}
     if entry == "box_heightmap" and not (changed.isfinite() & (changed >= 0) & (changed < 1e3)).all():
-        return  # heights are not read in an update: what comes of such is not defined, only that it is no crash
+        # Heights are not read in an update, so such heights need only not crash.
+        return
     try:
         restored = ours.restore(TensorDict(state, batch_size=[2]))
     except (ValueError, RuntimeError):
@@ -140,34 +150,34 @@ POLICIES = [DeepestBottomLeft, HeightmapMinimization, LeastSurfaceArea, MaximalA
 def test_any_observation_is_refused_or_acted_on(name: str, policy: type, data: st.DataObject) -> None:
     env = PAIRS[name][0]
     env.load_state_dict(SAVED[name])
-    seen = TensorDict(env._observation(), batch_size=[2]).select("item_id", "box_heightmap", "legal_mask", "z_map")
+    seen = TensorDict(env.observe(), batch_size=[2]).select("item_id", "box_heightmap", "legal_mask", "z_map")
     entry = data.draw(st.sampled_from(["item_id", "item_id", "legal_mask", "box_heightmap", "z_map"]))
     changed = data.draw(perturbed(seen[entry]))
     if changed.is_floating_point() and not changed.isfinite().all():
         return
     try:
         action = VolumeSorted(env, policy(env))(seen.set(entry, changed))["action"]
-    except (ValueError, RuntimeError):  # tensordict itself refuses what has not the batch's length
-        assert changed.dtype != env._observation()[entry].dtype or changed.shape != env._observation()[entry].shape
+    # tensordict itself refuses what has not the batch's length.
+    except (ValueError, RuntimeError):
+        assert changed.dtype != env.observe()[entry].dtype or changed.shape != env.observe()[entry].shape
         return
     assert ((action >= 0) & (action < env.num_actions)).all()
 
 
-WRONG: list[tuple[str, Any, str]] = [
-    ("item_id", lambda value: value.int(), "item_id must be of dtype int64; got int32"),
-    ("box_heightmap", lambda value: value.double(), "box_heightmap must be of dtype float32; got float64"),
-    ("box_heightmap", lambda value: value[:, :4], r"box_heightmap must have shape \(2, 10, 10\); got \(2, 4, 10\)"),
-    ("legal_mask", lambda value: value.byte(), "legal_mask must be of dtype bool; got uint8"),
-    ("z_map", lambda value: value[..., :4], r"z_map must have shape \(2, 3, 2, 10, 10\); got \(2, 3, 2, 10, 4\)"),
-    ("item_id", None, "item_id must be a tensor; got none"),
-]
+WRONG: list[tuple[str, Callable[[Tensor], Tensor] | None, str]] = []
+WRONG.append(("item_id", lambda value: value.int(), "item_id .*int64.*int32"))
+WRONG.append(("box_heightmap", lambda value: value.double(), "box_heightmap .*float32.*float64"))
+WRONG.append(("box_heightmap", lambda value: value[:, :4], r"box_heightmap .*\(2, 10, 10\).*\(2, 4, 10\)"))
+WRONG.append(("legal_mask", lambda value: value.byte(), "legal_mask .*bool.*uint8"))
+WRONG.append(("z_map", lambda value: value[..., :4], r"z_map .*\(2, 3, 2, 10, 10\).*\(2, 3, 2, 10, 4\)"))
+WRONG.append(("item_id", None, "item_id .*tensor.*none"))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_heuristics_look_at_what_they_are_given(policy: type) -> None:
     env = PAIRS["three visible"][0]
     for entry, change, message in WRONG:
-        seen = TensorDict(env._observation(), batch_size=[2])
+        seen = TensorDict(env.observe(), batch_size=[2])
         seen = seen.exclude(entry) if change is None else seen.set(entry, change(seen[entry]))
         with pytest.raises(ValueError, match=rf"^{policy.__name__}: {message}$"):
             policy(env)(seen)
@@ -177,7 +187,7 @@ def test_heuristics_look_at_what_they_are_given(policy: type) -> None:
 def test_an_id_that_no_item_has_is_an_empty_slot(policy: type) -> None:
     env = PAIRS["three visible"][0]
     env.load_state_dict(SAVED["three visible"])
-    seen = TensorDict(env._observation(), batch_size=[2]).exclude("z_map")
+    seen = TensorDict(env.observe(), batch_size=[2]).exclude("z_map")
     legal = seen["legal_mask"].clone()
     legal[:, 1] = False
     ids = seen["item_id"].clone()

@@ -1,4 +1,6 @@
-"""Parity of the whole environment with its twin, and with itself under other backends, over full episodes.
+"""Parity of the whole environment with its twin over full episodes.
+
+It is also compared with itself under other backends.
 
 The twin has the torch kernels against it, which take the reference's sums as they come; the compiled kernels count
 heights, so that a pile rounds once rather than with every item. The two agree to the bit where a cell is a power of two
@@ -48,7 +50,10 @@ def test_the_twin_goes_the_same_way(setting: str) -> None:
 
 
 def some_action(env: PackingEnv, current: TensorDictBase, turn: int, generator: torch.Generator) -> Tensor:
-    """A legal action of each environment; now and then any action, most often an illegal one."""
+    """Draw a legal action of each environment.
+
+    Now and then it is any action, most often an illegal one.
+    """
     if turn % 13 == 12:
         return torch.randint(-1, env.num_actions + 1, (env.num_envs,), generator=generator)
     return legal_action(current["action_mask"], generator)
@@ -72,7 +77,8 @@ def assert_agree(seen: TensorDictBase, twins: list[Twin]) -> None:
 
 FINE = {"bin_size": (0.125, 0.125, 0.125), "resolution": 32, "items": small_solids()}
 COARSE = {**FINE, "resolution": 16}
-EXACT: dict[str, dict[str, Any]] = {  # the irregular settings with cells of 1/256 and 1/128 m
+# The irregular settings with cells of 1/256 and 1/128 m.
+EXACT: dict[str, dict[str, object]] = {
     "irregular": FINE,
     "irregular, on its support": COARSE,
     "irregular, on its corners": COARSE,
@@ -83,7 +89,10 @@ EXACT: dict[str, dict[str, Any]] = {  # the irregular settings with cells of 1/2
 
 
 def assert_one_way(envs: list[PackingEnv], steps: int, *, exact: bool) -> int:
-    """All environments see and give the same under the same actions; how many episodes ended."""
+    """Check that all environments see and give the same under the same actions.
+
+    Returns the number of episodes that ended.
+    """
     generator = torch.Generator().manual_seed(2)
     current, ended = [env.reset() for env in envs], 0
     for turn in range(steps):
@@ -91,7 +100,8 @@ def assert_one_way(envs: list[PackingEnv], steps: int, *, exact: bool) -> int:
             assert_alike(current[0], other, envs[0], exact=exact)
         action = some_action(envs[0], current[0], turn, generator)
         pairs = [env.step_and_maybe_reset(c.set("action", action)) for env, c in zip(envs, current, strict=True)]
-        stepped, current = ([pair[i] for pair in pairs] for i in (0, 1))
+        stepped = [pair[0] for pair in pairs]
+        current = [pair[1] for pair in pairs]
         for other in stepped[1:]:
             assert_alike(stepped[0], other, envs[0], exact=exact)
         ended += int(stepped[0]["next", "done"].sum())
@@ -99,7 +109,10 @@ def assert_one_way(envs: list[PackingEnv], steps: int, *, exact: bool) -> int:
 
 
 def assert_alike(first: TensorDictBase, second: TensorDictBase, env: PackingEnv, *, exact: bool) -> None:
-    """The same bits; where that cannot be, heights to a hundredth of the tolerance, and all but rewards to the bit."""
+    """Check that two observations are the same to the bit.
+
+    Where that cannot be, heights may differ by a hundredth of the tolerance, and rewards by rounding.
+    """
     if exact:
         return assert_same(first, second)
     height = env.bin.tolerance / 100
@@ -111,7 +124,7 @@ def assert_alike(first: TensorDictBase, second: TensorDictBase, env: PackingEnv,
     return None
 
 
-def as_compiled(setting: str, **changes: Any) -> list[PackingEnv]:
+def as_compiled(setting: str, **changes: object) -> list[PackingEnv]:
     """The compiled environment that keeps maps, and the one that makes them anew."""
     need_compiler()
     return [packing(setting, backend="compiled", incremental=keeps, **changes) for keeps in (True, False)]
@@ -120,7 +133,8 @@ def as_compiled(setting: str, **changes: Any) -> list[PackingEnv]:
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_backends_go_the_same_way(setting: str) -> None:
     envs = [packing(setting, backend="eager"), *as_compiled(setting)]
-    steps = 20 if setting == "passing over" else 14  # which goes through all sixteen items
+    # The first goes through all sixteen items.
+    steps = 20 if setting == "passing over" else 14
     assert assert_one_way(envs, steps, exact="irregular" not in setting) >= 3
 
 

@@ -22,12 +22,16 @@ def positions(extent: int, cells: int, step: int) -> list[int]:
         (3, 10, 1, [0, 1, 2, 3, 4, 5, 6, 7]),
         (10, 10, 1, [0]),
         (11, 10, 1, []),
-        (2, 10, 4, [0, 4, 8]),  # 10 − 2 = 8 is on the grid
-        (3, 10, 4, [0, 4, 7]),  # 8 + 3 > 10, so the third placement stands for 7
+        # 10 − 2 = 8 is on the grid.
+        (2, 10, 4, [0, 4, 8]),
+        # 8 + 3 > 10, so the third placement stands for 7.
+        (3, 10, 4, [0, 4, 7]),
         (5, 10, 4, [0, 4, 5]),
-        (6, 10, 4, [0, 4]),  # 10 − 6 = 4 is on the grid
+        # 10 − 6 = 4 is on the grid.
+        (6, 10, 4, [0, 4]),
         (7, 10, 4, [0, 3]),
-        (1, 10, 4, [0, 4, 8]),  # 9 would be flush, but the grid has only three placements and 8 takes the last
+        # 9 would be flush, but the grid has only three placements and 8 takes the last.
+        (1, 10, 4, [0, 4, 8]),
         (9, 10, 10, [0]),
     ],
 )
@@ -57,7 +61,8 @@ def test_placements_are_the_grid_as_far_as_it_fits_and_then_the_wall(axis: tuple
     assert fits.any() == (extent <= cells)
 
 
-@pytest.mark.parametrize("num_envs", [1, 8])  # fewer and more slots than there are items
+# Fewer and more slots than there are items.
+@pytest.mark.parametrize("num_envs", [1, 8])
 def test_walls_stand_where_a_footprint_does_not_fit(num_envs: int) -> None:
     seen = set()
     for seed in range(12):

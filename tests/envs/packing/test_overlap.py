@@ -1,4 +1,7 @@
-"""Overlaps made by hand, with their depth worked out; and none in what the environment packs."""
+"""Overlaps made by hand, with their depth worked out.
+
+What the environment packs has none.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import pytest
 
 from tests.envs.packing.physics.stacks import BIN, plan_of_boxes, prism, turned
 from tests.envs.packing.settings import packing, play
+from tests.records import with_values
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.overlap import Overlap, overlaps
 from torchrl_gpu.envs.packing.plan import PackingPlan, plan_of
@@ -18,7 +22,10 @@ CUBE = (0.1, 0.1, 0.1)
 
 
 def channel() -> Solid:
-    """A U of three boxes, 0.1 m a side outside and 0.06 × 0.1 × 0.08 m inside, which is empty."""
+    """Build a U of three boxes, 0.1 m a side outside.
+
+    Inside, 0.06 × 0.1 × 0.08 m are empty.
+    """
     boxes = [((0, 0, 0), (0.1, 0.1, 0.02)), ((0, 0, 0.02), (0.02, 0.1, 0.08)), ((0.08, 0, 0.02), (0.02, 0.1, 0.08))]
     made = [Solid.of_box("", np.array(sides)) for _, sides in boxes]
     parts = tuple(box.vertices + np.array(corner) for box, (corner, _) in zip(made, boxes, strict=True))
@@ -37,7 +44,8 @@ def test_items_that_touch_do_not_overlap() -> None:
     [
         ((0.07, 0, 0), 0.03),
         ((0, 0, 0.096), 0.004),
-        ((0.03, 0.04, 0.05), 0.05),  # what they share is 0.07 × 0.06 × 0.05
+        # What they share is 0.07 × 0.06 × 0.05.
+        ((0.03, 0.04, 0.05), 0.05),
         ((0, 0, 0), 0.1),
     ],
 )
@@ -59,10 +67,11 @@ def test_what_lies_in_a_hollow_does_not_overlap() -> None:
         (hollow, box), (turned(hollow, 0, 0, 0, (0, 0, 0)), turned(box, 0, 0, 0, (0.02, 0, 0.02))), BIN
     )
     assert overlaps(inside, VOXEL).items == 0.0
-    deeper = inside._replace(poses=(inside.poses[0], turned(box, 0, 0, 0, (0.026, 0, 0.02))))
+    deeper = with_values(inside, poses=(inside.poses[0], turned(box, 0, 0, 0, (0.026, 0, 0.02))))
     assert overlaps(deeper, VOXEL).items == pytest.approx(0.006)
-    on_its_side = turned(hollow, 0, 90, 0, (0, 0, 0))  # the opening looks along x
-    assert overlaps(inside._replace(poses=(on_its_side, inside.poses[1])), VOXEL).items == pytest.approx(0.02)
+    # The opening looks along x.
+    on_its_side = turned(hollow, 0, 90, 0, (0, 0, 0))
+    assert overlaps(with_values(inside, poses=(on_its_side, inside.poses[1])), VOXEL).items == pytest.approx(0.02)
 
 
 def test_turned_items() -> None:
@@ -72,7 +81,8 @@ def test_turned_items() -> None:
     assert overlaps(PackingPlan((bar, bar), poses, BIN), VOXEL).items == pytest.approx(0.04)
     can = prism(48, 0.05, 0.1)
     beside = turned(can, 0, 0, 0, (0, 0, 0)), turned(can, 0, 0, 0, (0.05 * math.sqrt(2) + 0.002,) * 2 + (0,))
-    assert overlaps(PackingPlan((can, can), beside, BIN), VOXEL).items == 0.0  # their bounds overlap, they do not
+    # Their bounds overlap, and they do not.
+    assert overlaps(PackingPlan((can, can), beside, BIN), VOXEL).items == 0.0
 
 
 @pytest.mark.parametrize(
@@ -101,5 +111,5 @@ def test_what_the_environment_packs_does_not_overlap(setting: str) -> None:
 
 @pytest.mark.parametrize("voxel", [0.0, -1.0, math.nan, math.inf])
 def test_bad_voxels_are_refused(voxel: float) -> None:
-    with pytest.raises(ValueError, match="voxel must be a positive length in metres"):
+    with pytest.raises(ValueError, match=r"voxel .*positive .*metres"):
         overlaps(PackingPlan((), (), BIN), voxel)

@@ -1,4 +1,7 @@
-"""Stability rules of one's own: a class and `register`, and every backend packs by them."""
+"""Stability rules of one's own.
+
+They are a class and `register`, and every backend packs by them.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,10 @@ BACKENDS = ("reference", "eager", "compiled")
 
 
 class Flat(StabilityRule):
-    """Every cell with material touches; without material nothing does."""
+    """Rule that every cell with material touches.
+
+    An item without material touches nothing.
+    """
 
     name = "flat"
 
@@ -40,7 +46,10 @@ class Flat(StabilityRule):
 
 
 class FlatOnBearing(Flat):
-    """Every cell touches what bears load, and of a placed box the inner cells bear load."""
+    """Rule that every cell touches what bears load.
+
+    Of a placed box the inner cells bear load.
+    """
 
     name = "flat_on_bearing"
     tracks_bearing = True
@@ -75,7 +84,10 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 def play(backend: str, **changes: object) -> tuple[list[Tensor], int, int]:
-    """Legal masks of twelve steps, and numbers of placements that the rule allows and that it refuses."""
+    """Return the legal masks of twelve steps, and counts of placements.
+
+    They are those that the rule allows, and those that it refuses.
+    """
     env = PackingEnv(3, backend=backend, device="cpu", seed=0, num_items=8, visible_items=2, **changes)  # type: ignore[arg-type]
     shown = env.reset()
     masks = []

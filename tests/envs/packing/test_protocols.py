@@ -31,5 +31,5 @@ def test_random_legal_actions_reach_what_they_reach_in_the_released_environment(
 
 
 def test_an_unknown_name_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"make_protocol: name must be one of rs, .*; got 'cut3'"):
+    with pytest.raises(ValueError, match=r"make_protocol: name .* rs, .*'cut3'"):
         make_protocol("cut3")

@@ -19,7 +19,8 @@ from torchrl_gpu.envs.packing.rotations import orientation_set, turn
         ("axis", 6, 6),
         ("cube", 24, 24),
         (360, 1, 1),
-        (180, 1, 4),  # the identity and a half turn about each axis
+        # The identity and a half turn about each axis.
+        (180, 1, 4),
         (90, 6, 24),
         (90.0, 6, 24),
     ],
@@ -74,7 +75,7 @@ def test_turn_by_hand() -> None:
 
 @pytest.mark.parametrize("step", [0, -90, 7, 77.5, math.nan, math.inf, 720, 1e12])
 def test_a_step_must_divide_the_circle(step: float) -> None:
-    with pytest.raises(ValueError, match=r"^orientation_set: the step must be positive and divide 360 degrees; got "):
+    with pytest.raises(ValueError, match=r"^orientation_set: .*step .*360 degrees; got "):
         orientation_set(step, boxes=False)
 
 

@@ -57,7 +57,8 @@ def test_the_scene_holds_every_item_where_it_is_planned(tmp_path: Path) -> None:
         matrix, geometry = scene.graph.get(f"item-{i}")
         points = trimesh.transform_points(scene.geometry[geometry].vertices, matrix)
         planned = solid.vertices @ pose.rotation.T + pose.position
-        upright = planned[:, [0, 2, 1]] * [1, 1, -1]  # z up is y up
+        # In the file y is up.
+        upright = planned[:, [0, 2, 1]] * [1, 1, -1]
         assert points.min(0) == pytest.approx(upright.min(0), abs=1e-6)
         assert points.max(0) == pytest.approx(upright.max(0), abs=1e-6)
 
@@ -75,7 +76,8 @@ def test_items_are_opaque_and_walls_are_not(tmp_path: Path) -> None:
 def test_walls_leave_the_bin_free(tmp_path: Path) -> None:
     trimesh = pytest.importorskip("trimesh")
     scene = trimesh.load_scene(save_glb(PackingPlan((), (), BIN), tmp_path / "empty.glb"))
-    inner = np.array([[0, 0, -BIN[1]], [BIN[0], BIN[2], 0]])  # of the bin, y up
+    # Of the bin, with y up.
+    inner = np.array([[0, 0, -BIN[1]], [BIN[0], BIN[2], 0]])
     for mesh in scene.to_geometry().split():
         overlap = np.minimum(mesh.bounds[1], inner[1]) - np.maximum(mesh.bounds[0], inner[0])
         assert overlap.min() <= 1e-6

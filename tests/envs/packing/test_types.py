@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -20,11 +19,13 @@ from torchrl_gpu.envs.packing.types import MOST_MAP_CELLS, Bin, Catalogue
 def test_measures_of_a_bin_by_hand() -> None:
     bin_ = Bin((0.4, 0.2, 0.3), (20, 10), step=3)
     assert bin_.cell == pytest.approx((0.02, 0.02))
-    assert bin_.grid == (7, 4)  # ceil(20 / 3), ceil(10 / 3)
+    # ceil(20 / 3), ceil(10 / 3).
+    assert bin_.grid == (7, 4)
     assert bin_.volume == pytest.approx(0.024)
     assert bin_.cell_area == pytest.approx(0.0004)
     assert bin_.tolerance == pytest.approx(2e-5)
-    assert bin_.com_tolerance == pytest.approx(0.01 + 2e-5)  # half a cell, and what makes up for rounding
+    # Half a cell, and what makes up for rounding.
+    assert bin_.com_tolerance == pytest.approx(0.01 + 2e-5)
     assert bin_.contact_tolerance == bin_.tolerance
     assert Bin((0.4, 0.1, 0.3), (20, 10), stability="com").contact_tolerance == pytest.approx(0.005 + 1e-5)
 
@@ -171,7 +172,7 @@ SOLIDS = as_solids(BOXES, CELL)
         ({"unit": float("nan")}, r"unit .* not nan"),
     ],
 )
-def test_parts_that_do_not_fit_each_other_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_parts_that_do_not_fit_each_other_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=f"^Catalogue: {message}"):
         replace(BOXES, **changes)
 
@@ -181,9 +182,9 @@ def test_maps_must_hold_the_footprints() -> None:
     assert SOLIDS.bottom is not None
     with pytest.raises(ValueError, match=r"^Catalogue: maps of \(2, 3\) cells .*\(3, 3\)"):
         replace(SOLIDS, top=SOLIDS.top[..., :2, :], bottom=SOLIDS.bottom[..., :2, :])
-    with pytest.raises(ValueError, match=r"^Catalogue: top must have shape \(2, 2, 3, 3\); got \(2, 2, 2, 3\)$"):
+    with pytest.raises(ValueError, match=r"^Catalogue: top .*\(2, 2, 3, 3\).*\(2, 2, 2, 3\)$"):
         replace(SOLIDS, top=SOLIDS.top[..., :2, :])
-    with pytest.raises(ValueError, match=r"^Catalogue: height must be of dtype float32; got float64$"):
+    with pytest.raises(ValueError, match=r"^Catalogue: height .*float32.*float64$"):
         Catalogue.of_maps(SOLIDS.top.double(), SOLIDS.bottom.double(), SOLIDS.extent, SOLIDS.volume)
     wide = torch.zeros(1, 1, 1, MOST_MAP_CELLS + 1)
     with pytest.raises(ValueError, match=r"^Catalogue: maps .*\(1, 32768\) cells.*32767"):

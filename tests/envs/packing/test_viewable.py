@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -20,9 +18,11 @@ REWARDS = [{"reward": "utilization"}, {"reward": "objective"}, {"reward": "objec
 
 
 @pytest.mark.parametrize("changes", REWARDS, ids=str)
-def test_the_return_is_the_sum_of_the_rewards(changes: dict[str, Any]) -> None:
+def test_the_return_is_the_sum_of_the_rewards(changes: dict[str, object]) -> None:
     env = packing_env(6, **changes)
-    view, policy, total = viewable(env), RandomLegal(env), torch.zeros(6)
+    view = viewable(env)
+    policy = RandomLegal(env)
+    total = torch.zeros(6)
     current, ended = env.reset(), 0
     torch.manual_seed(0)
     for _ in range(40):
@@ -38,7 +38,7 @@ def test_the_return_is_the_sum_of_the_rewards(changes: dict[str, Any]) -> None:
     assert ended > 6
 
 
-def packed(steps: int, **changes: Any) -> PackingEnv:
+def packed(steps: int, **changes: object) -> PackingEnv:
     env = packing_env(3, **changes)
     policy, current = RandomLegal(env), env.reset()
     for _ in range(steps):
@@ -54,10 +54,12 @@ def packed(steps: int, **changes: Any) -> PackingEnv:
     ],
     ids=["boxes", "solids"],
 )
-def test_pictures_are_the_viewer_s_while_bins_fill(changes: dict[str, Any]) -> None:
+def test_pictures_are_the_viewer_s_while_bins_fill(changes: dict[str, object]) -> None:
     torch.manual_seed(1)
     env = packing_env(3, num_items=6, **changes)
-    view, policy, current = viewable(env), RandomLegal(env), env.reset()
+    view = viewable(env)
+    policy = RandomLegal(env)
+    current = env.reset()
     for _ in range(8):
         drawn = view.pictures([0, 2], 80, 60)
         assert drawn.dtype == np.uint8
@@ -73,12 +75,14 @@ def test_pictures_are_the_viewer_s_while_bins_fill(changes: dict[str, Any]) -> N
     "changes", [{}, {"visible_items": 3, "grid_step": 2, "orientations": "axis"}], ids=["one", "several"]
 )
 def test_overlays_show_what_the_step_does_and_change_nothing(
-    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    changes: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = packing_env(3, **changes)
-    view, policy, current = viewable(env), RandomLegal(env), env.reset()
+    view = viewable(env)
+    policy = RandomLegal(env)
+    current = env.reset()
     assert isinstance(view, Overlaid)
-    told: list[Any] = []
+    told: list[object] = []
     for name in ("draw_mask", "draw_action", "draw_values"):
         monkeypatch.setattr(f"torchrl_gpu.envs.packing.viewable.{name}", lambda *given: told.append(given))
     torch.manual_seed(2)
@@ -94,7 +98,9 @@ def test_overlays_show_what_the_step_does_and_change_nothing(
         (pile, ways, most, *_), (_, placing, *_), (_, best, *_) = told
         told.clear()
         legal = current["legal_mask"][1]
-        slot, turn, _, _ = (int(part) for part in torch.unravel_index(action[1], env.action_shape))
+        place = torch.unravel_index(action[1], env.action_shape)
+        slot = int(place[0])
+        turn = int(place[1])
         np.testing.assert_array_equal(ways, legal.sum((0, 1)).numpy())
         assert most == int((current["item_id"][1] >= 0).sum()) * env.num_orientations
         shown = torch.where(legal[slot], values.view(env.action_shape)[slot], -torch.inf).amax(0)
@@ -119,7 +125,7 @@ def test_where_nothing_is_legal_nothing_is_placed(monkeypatch: pytest.MonkeyPatc
         for name in ("mask", "action", "q")
     ]
     assert {picture.shape for picture in drawn} == {(48, 64, 3)}
-    placed: list[Any] = []
+    placed: list[object] = []
     monkeypatch.setattr(
         "torchrl_gpu.envs.packing.viewable.draw_action", lambda pile, placing, *size: placed.append(placing)
     )
@@ -140,7 +146,8 @@ def test_shapes_are_around_what_is_packed() -> None:
         found += len(solids)
         for shape, solid, pose in zip(solids, plan.solids, plan.poses, strict=True):
             points = solid.vertices @ pose.rotation.T + pose.position
-            inside = (points - shape.center) @ pose.rotation  # in the frame of the shape, if it is turned alike
+            # In the frame of the shape, if it is turned alike.
+            inside = (points - shape.center) @ pose.rotation
             np.testing.assert_allclose(inside.max(0), np.array(shape.size) / 2, atol=1e-9)
             np.testing.assert_allclose(inside.min(0), -np.array(shape.size) / 2, atol=1e-9)
             np.testing.assert_allclose(shape.quaternion, pose.quaternion)

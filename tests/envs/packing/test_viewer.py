@@ -1,4 +1,7 @@
-"""The viewer: a picture does not depend on how it is asked for, and files hold what was drawn."""
+"""The viewer of packed bins.
+
+A picture does not depend on how it is asked for, and files hold what was drawn.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +24,10 @@ SMALL = {"width": 96, "height": 72}
 
 @cache
 def bins_of(setting: str, *fewer: int) -> SimpleNamespace:
-    """Packed bins as the viewer reads them: with all items of one packing, and with the first few of them."""
+    """Return packed bins as the viewer reads them.
+
+    Some have all items of a packing, and some the first few of them.
+    """
     env, generator = packing(setting, 1), torch.Generator().manual_seed(0)
     current = env.reset()
     while not current["done"].any():
@@ -50,11 +55,9 @@ ENVS = pytest.mark.parametrize("env", [box_env(), bins_of("irregular", 2)], ids=
 
 @ENVS
 def test_shapes_types_and_devices(env: SimpleNamespace) -> None:
-    one, some, cut = (
-        viewer.render(env, 1, **SMALL),
-        viewer.render(env, [1, 0], **SMALL),
-        viewer.render(env, slice(1), **SMALL),
-    )
+    one = viewer.render(env, 1, **SMALL)
+    some = viewer.render(env, [1, 0], **SMALL)
+    cut = viewer.render(env, slice(1), **SMALL)
     assert (one.shape, some.shape, cut.shape) == ((72, 96, 3), (2, 72, 96, 3), (1, 72, 96, 3))
     assert one.dtype == torch.uint8
     assert one.device == torch.device("cpu")
@@ -66,7 +69,8 @@ def test_same_picture_twice_alone_or_in_a_batch(env: SimpleNamespace) -> None:
     batch = viewer.render(env, [0, 1], **SMALL)
     assert torch.equal(batch, viewer.render(env, slice(0, 2), **SMALL))
     for index in (0, 1):
-        assert torch.equal(batch[index], viewer.render(env, index, upto=1000, **SMALL))  # more than there are
+        # There are fewer items than 1000.
+        assert torch.equal(batch[index], viewer.render(env, index, upto=1000, **SMALL))
 
 
 @ENVS
@@ -79,9 +83,11 @@ def test_frames_show_every_stage() -> None:
     env = box_env()
     stages = viewer.frames(env, 1, **SMALL)
     assert len(stages) == 6
-    assert torch.equal(stages[0], viewer.render(env, 2, **SMALL))  # the third bin is empty
+    # The third bin is empty.
+    assert torch.equal(stages[0], viewer.render(env, 2, **SMALL))
     assert torch.equal(stages[-1], viewer.render(env, 1, **SMALL))
-    assert torch.equal(stages[3], viewer.render(env, 0, upto=3, **SMALL))  # both bins begin alike
+    # Both bins begin alike.
+    assert torch.equal(stages[3], viewer.render(env, 0, upto=3, **SMALL))
     assert all(not torch.equal(a, b) for a, b in pairwise(stages))
 
 
@@ -119,7 +125,8 @@ def test_png_holds_the_frame_and_a_caption_is_drawn_on_the_file_only(tmp_path: P
     frame = viewer.render(box_env(), 0, **SMALL)
     path = viewer.save_png(frame, tmp_path / "new" / "folder" / "bin.png")
     assert np.array_equal(np.asarray(Image.open(path)), frame.numpy())
-    assert [p.name for p in path.parent.iterdir()] == ["bin.png"]  # nothing is left over
+    # Nothing is left over.
+    assert [p.name for p in path.parent.iterdir()] == ["bin.png"]
     before = frame.clone()
     path = viewer.save_png(frame, tmp_path / "bin.png", caption="utilization 71.3%\n18 items")
     assert torch.equal(frame, before)
@@ -135,7 +142,8 @@ def test_gif_holds_every_frame(tmp_path: Path) -> None:
         images = [(image.convert("RGB"), image.info["duration"]) for image in ImageSequence.Iterator(gif)]
     assert [duration for _, duration in images] == [200] * 5 + [1700]
     for (image, _), stage in zip(images, stages, strict=True):
-        lower = slice(25, None)  # below the caption
+        # Below the caption.
+        lower = slice(25, None)
         error = np.abs(np.asarray(image, dtype=int)[lower] - stage.numpy().astype(int)[lower])
         assert error.mean() < 3.0
 
@@ -145,7 +153,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     path = viewer.save_png(frame, tmp_path / "bin.png")
     before = path.read_bytes()
 
-    def fail(*_: Any, **__: Any) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise OSError("disk full")
 
     monkeypatch.setattr(Image.Image, "save", fail)
@@ -162,7 +170,8 @@ def test_contact_sheet_places_pictures_row_by_row() -> None:
     assert (sheet[:4, :6] == 0).all()
     assert (sheet[:4, 7:] == 1).all()
     assert (sheet[5:, :6] == 2).all()
-    assert (sheet[5:, 7:] > 200).all()  # background
+    # Background.
+    assert (sheet[5:, 7:] > 200).all()
     assert viewer.contact_sheet(pictures, columns=9).shape == (4, 3 * 6 + 2 * 8, 3)
 
 
@@ -171,7 +180,7 @@ def test_contact_sheet_places_pictures_row_by_row() -> None:
 
 def test_bad_views_are_refused() -> None:
     for size in ((0, 480), (640, -3)):
-        with pytest.raises(ValueError, match="width and height .* {} and {}".format(*size)):
+        with pytest.raises(ValueError, match=r"width .*height .* {} and {}".format(*size)):
             viewer.render(box_env(), 0, width=size[0], height=size[1])
 
 

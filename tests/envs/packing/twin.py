@@ -1,4 +1,7 @@
-"""A second packing environment, one bin in NumPy, built only on the reference's work on one item."""
+"""A second packing environment: one bin in NumPy.
+
+It is built only on the reference's work on one item.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,9 @@ class Twin:
     """
 
     def __init__(self, env: PackingEnv, index: int) -> None:
-        self.env, self.index, self.bin_ = env, index, env.bin.dropped
+        self.env = env
+        self.index = index
+        self.bin_ = env.bin.dropped
         self.episode = -1
         self.restart()
 
@@ -30,7 +35,9 @@ class Twin:
         self.waiting = [item for item in items if item >= 0]
         self.heights = np.zeros(self.bin_.cells, dtype=np.float32)
         self.bears = torch.ones(1, *self.bin_.cells, dtype=torch.bool)
-        self.volume, self.num_packed, self.stable = 0.0, 0, False
+        self.volume = 0.0
+        self.num_packed = 0
+        self.stable = False
         self.look()
 
     def look(self) -> None:

@@ -54,7 +54,7 @@ class KillsAt(RandomActions):
 
 
 def played(
-    env: BatchedEnv, num_workers: int, *, at: dict[int, int] | None = None, rollouts: int = 4, **more: Any
+    env: BatchedEnv, num_workers: int, *, at: dict[int, int] | None = None, rollouts: int = 4, **more: object
 ) -> Any:
     torch.manual_seed(0)
     group = ("robots",) if isinstance(env, MarineNavEnv) else ()
@@ -113,7 +113,7 @@ def test_a_worker_that_dies_again_and_again_ends_the_run() -> None:
     pool = WorkerPool(Walk(), 1)
     pool.begin()
     kill(pool, 0)
-    pool._deaths = [pool.most_deaths - 1]
+    pool.deaths = [pool.most_deaths - 1]
     with pytest.raises(WorkerFailed, match=r"worker 0 .* killed by SIGKILL, 3 times"):
         pool.end()
     pool.close()
@@ -188,7 +188,7 @@ def test_the_axis_of_environments_is_where_sizes_differ() -> None:
 
 @pytest.mark.parametrize(("whole", "part"), [((3,), (3,)), ((6, 6), (2, 2)), ((6, 1), (2,)), ((12,), (4,))])
 def test_a_state_without_one_axis_of_environments_is_refused(whole: tuple[int, ...], part: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"EnvWorkers: cannot split x .*axis"):
+    with pytest.raises(ValueError, match=r"EnvWorkers: .*split x .*axis"):
         axes({"x": torch.zeros(whole)}, {"x": torch.zeros(part)}, 6, 2)
 
 
@@ -207,7 +207,7 @@ def test_too_little_shared_memory_is_told_before_it_is_taken(monkeypatch: pytest
     monkeypatch.setattr(shard, "_SHARED", tmp_path)
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shard.shutil, "disk_usage", lambda _: usage._replace(free=2**20))
-    with pytest.raises(ValueError, match=r"2\.0 MiB of shared memory.*1\.0 MiB free.*--shm-size"):
+    with pytest.raises(ValueError, match=r"2\.0 MiB .*shared memory.*1\.0 MiB free.*--shm-size"):
         SplitTensors({"x": torch.zeros(2, 2**18)}, {}, [(0, 1), (1, 1)], shared=True)
 
 
@@ -216,5 +216,5 @@ def test_shared_memory_that_torch_cannot_have_is_told_in_one_line(monkeypatch: p
         raise RuntimeError("unable to write to file </torch_1>: No space left on device (28)\nframe #0")
 
     monkeypatch.setattr(torch.Tensor, "share_memory_", fail)
-    with pytest.raises(ValueError, match=r"shared memory.*No space left on device \(28\)\)$"):
+    with pytest.raises(ValueError, match=r"shared memory.*No space .*device \(28\)\)$"):
         SplitTensors({"x": torch.zeros(2, 5)}, {}, [(0, 1), (1, 1)], shared=True)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torchrl.data import Bounded, Categorical
 
+from tests.records import with_values
 from torchrl_gpu.envs import Advanced, EpisodicEnv
 
 
@@ -19,7 +20,7 @@ class Walk(EpisodicEnv):
     """
 
     def __init__(
-        self, num_envs: int = 6, *, stride: Any = 0.5, device: Any = "cpu", seed: Any = 0, first_env: int = 0
+        self, num_envs: int = 6, *, stride: Any = 0.5, device: object = "cpu", seed: object = 0, first_env: int = 0
     ) -> None:
         self.stride = stride
         given = {"device": device, "seed": seed, "first_env": first_env, "max_steps": 9}
@@ -48,14 +49,14 @@ class Neighbours(Walk):
 
     def advance(self, state: dict[str, Tensor], action: Tensor) -> Advanced:
         moved = super().advance(state, action)
-        return moved._replace(state={"place": moved.state["place"] + 0.1 * state["place"].roll(1, 0)})
+        return with_values(moved, state={"place": moved.state["place"] + 0.1 * state["place"].roll(1, 0)})
 
 
 class Global(Walk):
     """Its state has a number that belongs to no environment."""
 
-    def _env_state(self) -> dict[str, Tensor]:
-        return super()._env_state() | {"weather": torch.zeros(3)}
+    def env_state(self) -> dict[str, Tensor]:
+        return super().env_state() | {"weather": torch.zeros(3)}
 
-    def _set_env_state(self, state: dict[str, Any]) -> None:
-        super()._set_env_state({name: value for name, value in state.items() if name != "weather"})
+    def set_env_state(self, state: dict[str, Any]) -> None:
+        super().set_env_state({name: value for name, value in state.items() if name != "weather"})

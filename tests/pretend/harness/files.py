@@ -1,4 +1,7 @@
-"""`torch.save` and `torch.load` of CudaTensors: their files are those of CUDA tensors."""
+"""`torch.save` and `torch.load` of CudaTensors.
+
+Their files are those of CUDA tensors.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,9 @@ from tests.pretend.harness.tensors import CudaTensor, check_index
 
 
 def install() -> None:
-    """Storages are tagged `cuda:0`, and read as tagged or mapped."""
-    torch.serialization.register_package(5, _tag, _restore)  # before those of the CPU and CUDA
+    """Tag storages `cuda:0`, and read them as tagged or mapped."""
+    # They come before those of the CPU and CUDA.
+    torch.serialization.register_package(5, _tag, _restore)
     torch._utils._rebuild_tensor = _rebuilding(torch._utils._rebuild_tensor)
 
 
@@ -29,7 +33,7 @@ def _restore(storage: Any, location: str) -> Any:
 
 
 def _rebuilding(rebuild: Any) -> Any:
-    def rebuilding(storage: Any, *args: Any) -> Tensor:
+    def rebuilding(storage: Any, *args: object) -> Tensor:
         real: Tensor = rebuild(storage, *args)
         return CudaTensor(real) if getattr(storage._untyped_storage, "on_cuda", False) else real
 

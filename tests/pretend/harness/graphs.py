@@ -1,4 +1,7 @@
-"""A CUDA graph of operators on CPU tensors: the same operators on the same memory, again."""
+"""A CUDA graph of operators on CPU tensors.
+
+A replay runs the same operators on the same memory again.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -21,7 +25,8 @@ class _Recorded(NamedTuple):
     run: Callable[[Any, Any], Any]
     args: Any
     kwargs: Any
-    written: list[tuple[int, Tensor]]  # places among the results of what the operator allocates, and that memory
+    # Places among the results of what the operator allocates, and that memory.
+    written: list[tuple[int, Tensor]]
 
 
 class CudaGraph:
@@ -33,10 +38,14 @@ class CudaGraph:
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._recorded: list[_Recorded] = []
-        self._made: set[int] = set()  # storages
-        self._held: Counter[int] = Counter()  # aliases of each storage that the graph itself keeps
-        self._readers: dict[int, tuple[Tensor, str]] = {}  # of each storage one alias, and who reads it
-        self._before: dict[int, tuple[Tensor, Any]] = {}  # what storages held that the capture has written into
+        # Storages.
+        self._made: set[int] = set()
+        # Aliases of each storage that the graph itself keeps.
+        self._held: Counter[int] = Counter()
+        # Of each storage one alias, and who reads it.
+        self._readers: dict[int, tuple[Tensor, str]] = {}
+        # Contents of the storages that the capture has written into.
+        self._before: dict[int, tuple[Tensor, Any]] = {}
         self.operators: list[str] = []
 
     @property
@@ -44,7 +53,7 @@ class CudaGraph:
         """Operators recorded so far, views left out."""
         return len(self._recorded)
 
-    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+    def capture_begin(self, pool: object = None, capture_error_mode: str = "global") -> None:
         global recording
         if recording is not None:
             raise RuntimeError("CUDA error: a graph is being captured already")
@@ -52,7 +61,10 @@ class CudaGraph:
         self._generator = torch.cuda.get_rng_state()
 
     def capture_end(self) -> None:
-        """Has recorded: nothing has been done, and what the operators gave holds no numbers yet."""
+        """End the capture.
+
+        Nothing has been done, and what the operators gave holds no numbers yet.
+        """
         global recording
         recording, waits.capturing = None, False
         torch.cuda.set_rng_state(self._generator)
@@ -65,13 +77,16 @@ class CudaGraph:
         self._before = {}
 
     def writes(self, tensors: Any) -> None:
-        """Remembers what memory held, before an operator writes into it."""
+        """Remember what memory held, before an operator writes into it."""
         for tensor in tree_leaves(tensors):
-            if isinstance(tensor, Tensor) and (storage := _storage(tensor)) not in self._made | set(self._before):
+            if not isinstance(tensor, Tensor):
+                continue
+            storage = _storage(tensor)
+            if storage not in self._made and storage not in self._before:
                 self._before[storage] = tensor.detach(), tensor.untyped_storage().clone()
 
-    def add(self, run: Callable[[Any, Any], Any], func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        """Records an operator on CPU tensors, with what it gave."""
+    def add(self, run: Callable[[Any, Any], Any], func: OpOverload, args: Any, kwargs: Any, out: Any) -> None:
+        """Record an operator on CPU tensors, with its results."""
         read = {_storage(leaf) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         results = tree_leaves(out)
         fresh = [
@@ -80,8 +95,9 @@ class CudaGraph:
             if isinstance(leaf, Tensor) and _storage(leaf) not in read
         ]
         self.operators.append(f"{func} {tree_map_only(Tensor, _shape, (args, kwargs))}")
-        if not fresh and not func._schema.is_mutable:
-            return  # a view
+        if not fresh and not launches.schema_of(func).is_mutable:
+            # It is a view.
+            return
         self._made |= {_storage(leaf) for _, leaf in fresh}
         args, kwargs = tree_map_only(Tensor, lambda tensor: self._keep(tensor, str(func)), (args, kwargs))
         written = [(place, self._keep(leaf, str(func))) for place, leaf in fresh]
@@ -96,18 +112,20 @@ class CudaGraph:
 
     @torch.no_grad()
     def replay(self) -> None:
-        """Does all operators again, on the memory that they had.
+        """Run all operators again, on the memory that they had.
 
         Raises:
             RuntimeError: Memory that was there before the capture is held by nobody else any more.
         """
         for address, (alias, reader) in self._readers.items():
-            storage = alias.untyped_storage()  # whose Python object counts as one
+            # Its Python object counts as one.
+            storage = alias.untyped_storage()
             if address not in self._made and torch._C._storage_Use_Count(address) <= self._held[address] + 1:
                 raise RuntimeError(f"CUDA error: an illegal memory access: {reader}, freed since the capture")
             del storage
         launches.note_replay(len(self._recorded))
-        with _disable_current_modes():  # a replay passes no dispatcher
+        # A replay passes no dispatcher.
+        with _disable_current_modes():
             for each in self._recorded:
                 results = tree_leaves(each.run(each.args, each.kwargs))
                 for place, memory in each.written:
@@ -119,15 +137,18 @@ class CudaGraph:
     def pool(self) -> tuple[int, int]:
         return (0, 0)
 
-    def register_generator_state(self, generator: Any) -> None: ...
+    def register_generator_state(self, generator: object) -> None: ...
 
     def instantiate(self) -> None: ...
 
 
-class capture:  # its name is `torch.cuda.graph`
+# Its name is that of `torch.cuda.graph`.
+class capture:
     """Stands in for `torch.cuda.graph`: captures what is done inside."""
 
-    def __init__(self, cuda_graph: CudaGraph, pool: Any = None, stream: Any = None, capture_error_mode: str = "global"):
+    def __init__(
+        self, cuda_graph: CudaGraph, pool: object = None, stream: object = None, capture_error_mode: str = "global"
+    ):
         self.graph, self.streams = cuda_graph, torch.cuda.stream(stream or torch.cuda.Stream())
 
     def __enter__(self) -> None:
@@ -135,7 +156,7 @@ class capture:  # its name is `torch.cuda.graph`
         self.streams.__enter__()
         self.graph.capture_begin()
 
-    def __exit__(self, *raised: Any) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.graph.capture_end()
         self.streams.__exit__(*raised)
 

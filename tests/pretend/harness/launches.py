@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+from torch._ops import OpOverload
+
 # They hand out memory, or look at it another way, without a schema that says so.
 _NOTHING = ("empty", "_unsafe_view", "record_stream", "set_", "lift_fresh", "resize_", "is_same_size", "_to_copy_view")
 
@@ -37,7 +39,7 @@ _open: list[Launches] = []
 
 @contextmanager
 def launches() -> Iterator[Launches]:
-    """Counts launches while it is open, in all threads."""
+    """Count launches while it is open, in all threads."""
     counted = Launches()
     _open.append(counted)
     try:
@@ -46,24 +48,29 @@ def launches() -> Iterator[Launches]:
         _open.remove(counted)
 
 
-def note(func: Any) -> None:
-    """Counts an operator outside of graphs."""
+def schema_of(func: OpOverload) -> Any:
+    """Return the arguments and results that an operator declares."""
+    return func._schema
+
+
+def note(func: OpOverload) -> None:
+    """Count an operator outside of graphs."""
     if _open and launches_something(func):
         for each in _open:
-            each.operators[func._schema.name.partition("::")[2]] += 1
+            each.operators[schema_of(func).name.partition("::")[2]] += 1
 
 
 def note_replay(nodes: int) -> None:
-    """Counts the replay of a graph of so many operators."""
+    """Count the replay of a graph by the number of its operators."""
     for each in _open:
         each.replays += 1
         each.nodes += nodes
 
 
 @cache
-def launches_something(func: Any) -> bool:
+def launches_something(func: OpOverload) -> bool:
     """True of an operator that is more than another view of memory."""
-    schema = func._schema
+    schema = schema_of(func)
     if schema.name.partition("::")[2].startswith(_NOTHING):
         return False
     if schema.is_mutable:

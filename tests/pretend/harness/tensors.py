@@ -1,4 +1,7 @@
-"""Tensors that say `cuda:0` and hold a CPU tensor: what may be mixed, what waits, what comes out."""
+"""Tensors that say `cuda:0` and hold a CPU tensor.
+
+This module says what may be mixed, what waits, and what comes out.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.types import Device
 
 from tests.pretend.harness import graphs, launches, waits
 
 CUDA = torch.device("cuda", 0)
-_READS = {  # operators whose CUDA kernels copy something to the host and wait for it
+# Operators whose CUDA kernels copy something to the host and wait for it.
+_READS = {
     "_local_scalar_dense",
     "_unique",
     "_unique2",
@@ -43,7 +49,7 @@ class CudaTensor(Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     def __new__(cls, real: Tensor) -> CudaTensor:
-        """Wraps a CPU tensor, which is not copied."""
+        """Wrap a CPU tensor, which is not copied."""
         self: CudaTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
             cls, real.shape, real.stride(), real.storage_offset(), dtype=real.dtype, layout=real.layout, device=CUDA
         )
@@ -51,7 +57,7 @@ class CudaTensor(Tensor):
         return self
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: OpOverload, types: object, args: Any = (), kwargs: Any = None) -> Any:
         return run(func, args, kwargs or {})
 
     # What torch's C++ does without the dispatcher.
@@ -62,7 +68,7 @@ class CudaTensor(Tensor):
     def __setitem__(self, index: Any, value: Any) -> None:
         Tensor.__setitem__(self, _uploaded_index(index), value)
 
-    def to(self, *args: Any, **kwargs: Any) -> Tensor:
+    def to(self, *args: object, **kwargs: object) -> Tensor:
         """`cuda` is `cuda:0`, so that this is no copy."""
         if "device" in kwargs:
             kwargs["device"] = with_index(kwargs["device"])
@@ -70,7 +76,7 @@ class CudaTensor(Tensor):
             args = (with_index(args[0]), *args[1:])
         return Tensor.to(self, *args, **kwargs)
 
-    def cuda(self, *args: Any, **kwargs: Any) -> Tensor:
+    def cuda(self, *args: object, **kwargs: object) -> Tensor:
         return self
 
     def tolist(self) -> Any:
@@ -78,7 +84,7 @@ class CudaTensor(Tensor):
         waits.note("tolist")
         return self.inside.tolist()
 
-    def __array__(self, *args: Any) -> Any:
+    def __array__(self, *args: object) -> object:
         raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy it first.")
 
     def data_ptr(self) -> int:
@@ -88,15 +94,15 @@ class CudaTensor(Tensor):
         """The storage of the numbers, which views share."""
         return self.inside.untyped_storage()
 
-    def is_pinned(self, device: Any = None) -> bool:
+    def is_pinned(self, device: Device = None) -> bool:
         return False
 
-    def record_stream(self, stream: Any) -> None: ...
+    def record_stream(self, stream: object) -> None: ...
 
     def __tensor_flatten__(self) -> tuple[list[str], None]:
         return ["inside"], None
 
-    def __repr__(self, **kwargs: Any) -> str:
+    def __repr__(self, **kwargs: object) -> str:
         waits.note("repr")
         return f"{self.inside!r} on {CUDA}"
 
@@ -129,8 +135,9 @@ class _Facts(NamedTuple):
 
 
 @cache
-def _facts(func: Any) -> _Facts:
-    schema, tags = func._schema, set(func.tags)
+def facts_of(func: OpOverload) -> _Facts:
+    schema = launches.schema_of(func)
+    tags = set(func.tags)
     return _Facts(
         schema.name.rpartition("::")[2],
         schema.is_mutable,
@@ -140,9 +147,12 @@ def _facts(func: Any) -> _Facts:
     )
 
 
-def run(func: Any, args: Any, kwargs: Any) -> Any:
-    """Does an operator, of which at least one argument is a CudaTensor, on the CPU tensors inside."""
-    facts = _facts(func)
+def run(func: OpOverload, args: Any, kwargs: Any) -> Any:
+    """Run an operator on the CPU tensors inside its arguments.
+
+    At least one argument is a CudaTensor.
+    """
+    facts = facts_of(func)
     cuda: list[CudaTensor] = []
     host: list[Tensor] = []
     for value in (*args, *kwargs.values()):
@@ -175,8 +185,11 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
     return _wrapped(out, owners, to_host)
 
 
-def execute(func: Any, facts: _Facts, args: Any, kwargs: Any) -> Any:
-    """An operator on CPU tensors; random ones draw from the device's generator."""
+def execute(func: OpOverload, facts: _Facts, args: Any, kwargs: Any) -> Any:
+    """Run an operator on CPU tensors.
+
+    Random operators draw from the device's generator.
+    """
     if not facts.random:
         return func(*args, **kwargs)
     if facts.takes_generator:
@@ -208,8 +221,11 @@ def _default_generator_swapped() -> Iterator[None]:
         host.set_state(before)
 
 
-def _check_mixed(func: Any, facts: _Facts, args: Any, host: list[Tensor]) -> None:
-    """Raises as CUDA does; a 0-dimensional CPU tensor may stand for a number, and CPU indices are copied."""
+def _check_mixed(func: OpOverload, facts: _Facts, args: Any, host: list[Tensor]) -> None:
+    """Raise for mixed devices as CUDA does.
+
+    A 0-dimensional CPU tensor may stand for a number, and CPU indices are copied.
+    """
     first = args[0] if args else None
     if facts.name in ("copy_", "_to_copy", "record_stream"):
         return
@@ -234,7 +250,8 @@ def _note_waits(facts: _Facts, args: Any, kwargs: Any, host: list[Tensor]) -> No
     elif name in _INDEXING:
         indices = [index for index in args[1] if index is not None]
         masks = any(index.dtype in (torch.bool, torch.uint8) for index in indices)
-        if masks and not (name.endswith("put_") and args[2].numel() == 1 and len(indices) == 1):  # a masked_fill
+        # Only such a put is a masked_fill.
+        if masks and not (name.endswith("put_") and args[2].numel() == 1 and len(indices) == 1):
             waits.note(f"{name} by a mask")
         if host:
             waits.note(f"{name} by host tensors")
@@ -269,7 +286,7 @@ def _wrapped(out: Any, owners: dict[int, Tensor], to_host: bool) -> Any:
 
 
 def _follow(tensor: CudaTensor) -> None:
-    """Takes shape and strides from the numbers, which an operator may have resized."""
+    """Take shape and strides from the numbers, which an operator may have resized."""
     real = tensor.inside
     if (
         tensor.shape != real.shape
@@ -280,7 +297,7 @@ def _follow(tensor: CudaTensor) -> None:
             _DATA.__set__(tensor, CudaTensor(real))
 
 
-def with_index(device: Any) -> Any:
+def with_index(device: Device) -> Any:
     return CUDA if device is not None and torch.device(device) == torch.device("cuda") else device
 
 
@@ -290,7 +307,10 @@ def check_index(device: torch.device) -> None:
 
 
 def _uploaded_index(index: Any) -> Any:
-    """Lists and arrays of an index as tensors, which torch would make where nothing sees it."""
+    """Return lists and arrays of an index as tensors.
+
+    torch would make them where nothing sees it.
+    """
     if isinstance(index, tuple):
         return tuple(_uploaded_index(each) for each in index)
     if isinstance(index, list) or type(index).__module__ == "numpy":
@@ -325,9 +345,11 @@ def _set_data(self: Tensor, value: Tensor) -> None:
 def _on_cuda(made: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """`torch.tensor` and its like, which copy to the device without the dispatcher."""
 
-    def make(data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **kwargs: Any) -> Tensor:
+    def make(data: Any, *args: object, device: Device = None, requires_grad: bool = False, **kwargs: object) -> Tensor:
         here = isinstance(data, CudaTensor)
-        target = torch.device(device) if device is not None else (CUDA if here else None)
+        target = CUDA if here else None
+        if device is not None:
+            target = torch.device(device)
         if target is None or (target.type != "cuda" and not here):
             given = {} if device is None else {"device": device}
             flags = {"requires_grad": True} if requires_grad else {}
@@ -347,13 +369,16 @@ as_tensor_of_torch = torch.as_tensor
 
 
 def _new_tensor(
-    self: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+    self: Tensor, data: Any, *, dtype: Any = None, device: Device = None, requires_grad: bool = False
 ) -> Tensor:
     return torch.tensor(data, dtype=dtype or self.dtype, device=device or self.device, requires_grad=requires_grad)
 
 
 def _swapping(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """`Module.to` and its like exchange the tensors inside parameters; loading a state goes on to copy."""
+    """Let `Module.to` and its like exchange the tensors inside parameters.
+
+    Loading a state still copies.
+    """
 
     def swapping(self: nn.Module, fn: Any, recurse: bool = True) -> nn.Module:
         before = torch.__future__.get_swap_module_params_on_conversion()
@@ -367,7 +392,7 @@ def _swapping(apply: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
 
 def install() -> None:
-    """Mends what does not pass the dispatcher."""
+    """Mend what does not pass the dispatcher."""
     Tensor.data = property(_get_data, _set_data)  # type: ignore[assignment, misc]
     Tensor.new_tensor = _new_tensor  # type: ignore[assignment, method-assign]
     torch.tensor, torch.as_tensor = _on_cuda(torch.tensor), _on_cuda(as_tensor_of_torch)  # type: ignore[assignment]

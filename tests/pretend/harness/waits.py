@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-_PACKAGE, _TESTS, _HARNESS = f"{ROOT}/torchrl_gpu/", f"{ROOT}/tests/", f"{Path(__file__).parent}/"
+_PACKAGE = f"{ROOT}/torchrl_gpu/"
+_TESTS = f"{ROOT}/tests/"
+_HARNESS = f"{Path(__file__).parent}/"
 
 
 class Waits:
@@ -24,7 +26,10 @@ class Waits:
         return self.found.total()
 
     def by_place(self) -> dict[str, int]:
-        """Number by the line of this package (else of a test, else of a library) that asked, and by kind."""
+        """Count waits by the line that asked, and by kind.
+
+        The line is of this package, else of a test, else of a library.
+        """
         return {f"{place}: {kind}": number for (place, kind), number in self.found.most_common()}
 
     def by_kind(self) -> dict[str, int]:
@@ -46,7 +51,7 @@ capturing = False
 
 @contextmanager
 def waits() -> Iterator[Waits]:
-    """Counts what makes the host wait while it is open, in all threads."""
+    """Count what makes the host wait while it is open, in all threads."""
     counted = Waits()
     _open.append(counted)
     try:
@@ -56,7 +61,7 @@ def waits() -> Iterator[Waits]:
 
 
 def note(kind: str) -> None:
-    """Counts a wait.
+    """Count a wait.
 
     Raises:
         RuntimeError: A graph is being captured.
@@ -70,8 +75,13 @@ def note(kind: str) -> None:
 
 
 def _place() -> str:
-    """The line of this package, else of a test, that asked, and the line of the library that it asked through."""
-    frame, test, library = sys._getframe(2), None, None
+    """Describe the line of this package, else of a test, that asked.
+
+    The line of the library that it asked through follows.
+    """
+    frame = sys._getframe(2)
+    test = None
+    library = None
     while frame is not None:
         name, function = frame.f_code.co_filename, frame.f_code.co_name
         if name.startswith(_PACKAGE) and function != "__torch_dispatch__":
@@ -81,7 +91,8 @@ def _place() -> str:
         elif "/torch/" not in name and not name.startswith((_HARNESS, _PACKAGE)) and test is None:
             library = library or frame
         frame = frame.f_back  # type: ignore[assignment]
-    return "autograd" if (found := test or library) is None else _shown(found, library)
+    found = test or library
+    return "autograd" if found is None else _shown(found, library)
 
 
 def _shown(frame: object, library: object) -> str:

@@ -42,7 +42,7 @@ _CPU = torch.device("cpu")
 _KEPT = tuple((1 - DRAG * DT) ** k for k in range(SUBSTEPS + 1))
 _LESS_COS = tuple(1 - math.cos(TURN * DT * k) for k in range(SUBSTEPS + 1))
 _SIN = tuple(math.sin(TURN * DT * k) for k in range(SUBSTEPS + 1))
-_SERIES = {"kept": _KEPT, "less_cos": _LESS_COS, "sin": _SIN}
+SERIES = {"kept": _KEPT, "less_cos": _LESS_COS, "sin": _SIN}
 
 
 def sail(
@@ -82,7 +82,7 @@ def sail(
     counts = {"envs": envs, "robots": robots, "cores": cores, "obstacles": obstacles, "lagged": model.lagged}
     lengths = {"radius": craft.radius, "reach": reach, "robot_reach": robot_reach, "sight": craft.sight, "far": FAR}
     rates = {"dt": DT, "max_speed": MAX_SPEED, "turn": TURN, "core_square": CORE_RADIUS**2, "above_zero": ABOVE_ZERO}
-    sea = _Sea.of(given | out, threads=kernel_threads(), **counts, **lengths, **rates, **_SERIES)
+    sea = _Sea.of(given | out, threads=kernel_threads(), **counts, **lengths, **rates, **SERIES)
     native.library().sail(byref(sea), c_int64(dtype.itemsize))
     return After(
         motion=out["moved"],

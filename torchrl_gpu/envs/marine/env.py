@@ -103,7 +103,7 @@ class MarineNavEnv(BatchedEnv):
     state: MarineState
     _state: MarineState
     # Whether a step, and a restart, is one launch.
-    _is_fused: bool = False
+    is_fused: bool = False
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class MarineNavEnv(BatchedEnv):
             raise ValueError(f"{where}: flat=True needs worlds of one robot, not of {self.sizes.robots}")
         self.dtype = _DTYPES[arguments.choice(where, "dtype", str(dtype).removeprefix("torch."), _DTYPES)]
         super().__init__(num_envs, device, seed, first_env)
-        check_fits(self.num_envs, self._least_bytes(), self.device, where=where)
+        check_fits(self.num_envs, self.least_bytes(), self.device, where=where)
         self.version = version
         self.curriculum = curriculum
         self.max_steps = max_steps
@@ -166,15 +166,15 @@ class MarineNavEnv(BatchedEnv):
         self.actions = ACTIONS[version][0] if actions == "auto" else actions
         self.upstream_compat = upstream_compat
         self.pool = pool
-        self._cleared = () if self.flat else tuple((GROUP, key) for key in DONE_KEYS)
+        self.cleared_keys = () if self.flat else tuple((GROUP, key) for key in DONE_KEYS)
         self.group_map = {GROUP: [f"robot_{i}" for i in range(self.num_robots)]}
         self._build()
         self._state = self._blank_state()
-        if self._is_fused:
+        if self.is_fused:
             # Once at this size, so that no step compiles anything.
-            self._is_fused = fused.works(self.device, self._launch_fused)
+            self.is_fused = fused.works(self.device, self.launch_fused)
 
-    def _least_bytes(self) -> int:
+    def least_bytes(self) -> int:
         """Return the bytes that one environment takes at least.
 
         They are those of the state, of the state after it, and of the last observation.
@@ -244,7 +244,7 @@ class MarineNavEnv(BatchedEnv):
         like = torch.empty(0, dtype=self.dtype, device=self.device)
         lagged = "lagged_velocity" in self.quirks
         self.model = Unicycle(like, lagged) if self.version == "v2" else Vessel(like, lagged)
-        self._is_fused = not fused.problem(self.device)
+        self.is_fused = not fused.problem(self.device)
         self.is_native = self.version == "v2" and native.runs_on(like)
         self.few_envs = _FEW_ENVS["native" if self.is_native else "torch"]
         self._radius_factors = radius_factors(self.dtype, self.device)
@@ -306,12 +306,12 @@ class MarineNavEnv(BatchedEnv):
 
     @runs_single_threaded
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
-        if self._is_fused and not is_traced():
-            return self._step_fused(tensordict)
+        if self.is_fused and not is_traced():
+            return self.step_fused(tensordict)
         s = self.state
         scene = self.scene
         there = s.active.to(self.dtype)
-        after = self._after(self._actions(tensordict), scene, there)
+        after = self.state_after(self._actions(tensordict), scene, there)
         outcome = self._outcome(after, scene)
         energy = s.energy + after.energy * there
         score = s.score + outcome.reward
@@ -332,7 +332,7 @@ class MarineNavEnv(BatchedEnv):
         )
         return self._result(outcome)
 
-    def _step_fused(self, tensordict: TensorDictBase) -> TensorDictBase:
+    def step_fused(self, tensordict: TensorDictBase) -> TensorDictBase:
         """`_step` as one launch."""
         self._state, outcome, derived = fused.kernels().step(self.state, self._given(tensordict), self._rules)
         return self._result(outcome, derived)
@@ -355,7 +355,7 @@ class MarineNavEnv(BatchedEnv):
             radius_factors=radius_factors,
         )
 
-    def _launch_fused(self) -> None:
+    def launch_fused(self) -> None:
         """Launch a step and a restart at this size, and drop their results."""
         per_robot = () if self.num_actions else (2,)
         shape = (self.num_envs, self.num_robots, *per_robot)
@@ -365,7 +365,7 @@ class MarineNavEnv(BatchedEnv):
         fused.kernels().step(self.state, action, self._rules)
         self._restart_fused(nobody)
 
-    def _after(self, action: Tensor, scene: Scene, there: Tensor) -> After:
+    def state_after(self, action: Tensor, scene: Scene, there: Tensor) -> After:
         s = self.state
         if isinstance(self.model, Unicycle) and native.runs_on(s.motion):
             return sail(self.model, s.motion, action, s.scene, s.active, self.sizes, self.craft)
@@ -398,9 +398,9 @@ class MarineNavEnv(BatchedEnv):
     def _look(self, motion: Tensor, scene: Scene, there: Tensor, key: Tensor, step: Tensor) -> Sight:
         if self.version == "v2":
             return see_v2(motion, scene, there, self.craft)
-        return see_v3(motion, scene, there, self.craft, self._noise(key, step))
+        return see_v3(motion, scene, there, self.craft, self.draw_errors(key, step))
 
-    def _noise(self, key: Tensor, step: Tensor) -> Tensor | None:
+    def draw_errors(self, key: Tensor, step: Tensor) -> Tensor | None:
         """Draw the errors of all sensors in a step.
 
         They are as `draw_noise` returns them, or None for sensors without errors.
@@ -487,7 +487,7 @@ class MarineNavEnv(BatchedEnv):
 
     @runs_single_threaded
     def _observe_reset(self, mask: Tensor) -> Outputs:
-        if self._is_fused and not is_traced():
+        if self.is_fused and not is_traced():
             self._state, derived = self._restart_fused(mask)
             return self._nested(*self._observed(derived))
         return self._observe_reset_plain(mask)
@@ -574,10 +574,10 @@ class MarineNavEnv(BatchedEnv):
             picked = draw_integers(key, torch.zeros_like(key), self.pool)
         return level * self.pool + picked
 
-    def _set_env_state(self, state: dict[str, Tensor]) -> None:
+    def set_env_state(self, state: dict[str, Tensor]) -> None:
         if self.seed != self._pool_seed:
             self._make_pool()
-        super()._set_env_state(state)
+        super().set_env_state(state)
 
     def _state_bounds(self) -> dict[str, Bounds]:
         count = Bounds(0, 2**62)

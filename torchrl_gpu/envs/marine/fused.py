@@ -94,11 +94,11 @@ def problem(device: torch.device) -> str:
     """Return the reason not to use the kernels on a device, or ""."""
     if device.type != "cuda":
         return "no CUDA device"
-    return "being tested" if _testing else _problem_on(device)
+    return "being tested" if _testing else device_problem(device)
 
 
 @cache
-def _problem_on(device: torch.device) -> str:
+def device_problem(device: torch.device) -> str:
     try:
         kernels()
         name = f"the steps of MarineNavEnv on {device}"

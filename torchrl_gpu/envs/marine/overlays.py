@@ -95,11 +95,11 @@ def draw_values(
         return sheet.finish()
     room = (height - sheet.legend.y) // len(robots)
     for i in robots:
-        sheet.table(i, *_lay_out(values[i], int(choice.action[i]), world.version), room)
+        sheet.table(i, *lay_out(values[i], int(choice.action[i]), world.version), room)
     return sheet.finish()
 
 
-def _lay_out(values: np.ndarray, action: int, version: str) -> tuple[np.ndarray, tuple[int, int]]:
+def lay_out(values: np.ndarray, action: int, version: str) -> tuple[np.ndarray, tuple[int, int]]:
     """Return the table of a robot's action values, and the place of its action in it.
 
     v2: rows faster, steady, slower; columns left, ahead, right. v3: from full ahead to full astern, rows of the left

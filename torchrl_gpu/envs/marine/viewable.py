@@ -33,7 +33,7 @@ class ViewableMarine:
 
     def __init__(self, env: MarineNavEnv) -> None:
         self.env = env
-        self._trails: dict[int, tuple[int, list[np.ndarray]]] = {}
+        self.trails: dict[int, tuple[int, list[np.ndarray]]] = {}
 
     @property
     def num_envs(self) -> int:
@@ -113,15 +113,15 @@ class ViewableMarine:
     def _seen(self, index: int) -> tuple[Snapshot, np.ndarray]:
         world = snapshot(self.env, index)
         episode = int(self.env.state.episode[index])
-        trail_episode, trail = self._trails.pop(index, (episode, []))
+        trail_episode, trail = self.trails.pop(index, (episode, []))
         if trail_episode != episode:
             trail = []
         if not trail or not np.array_equal(trail[-1], world.place):
             trail.append(world.place)
-        self._trails[index] = episode, trail
-        if len(self._trails) > _MOST_TRAILS:
+        self.trails[index] = episode, trail
+        if len(self.trails) > _MOST_TRAILS:
             # The first entry is the trail that has not been drawn for the longest time.
-            self._trails.pop(next(iter(self._trails)))
+            self.trails.pop(next(iter(self.trails)))
         return world, np.stack(trail)
 
 

@@ -178,7 +178,7 @@ class PackingEnv(BatchedEnv):
             arguments.refuse(where, "backend", "a word", backend)
         self.kernels = get_kernels(backend, self.device)
         self.catalogue, self.item_sequences = self._build_items()
-        check_fits(num_envs, self._least_bytes(), self.device, measure=lambda: self.bytes_per_env)
+        check_fits(num_envs, self.least_bytes(), self.device, measure=lambda: self.bytes_per_env)
         self._slots = torch.arange(visible_items, device=self.device, dtype=torch.int64)
         # (M + 1, O, 4); the last row is that of no item.
         self._sizes = self._measure_items()
@@ -270,7 +270,7 @@ class PackingEnv(BatchedEnv):
         top, bottom = self.catalogue.maps(row[:, None], orientation)
         return {"item_top": top, "item_bottom": bottom}
 
-    def _least_bytes(self) -> int:
+    def least_bytes(self) -> int:
         """Return a lower bound of the bytes of one environment.
 
         It holds two states, and the item maps of two observations.
@@ -483,7 +483,7 @@ class PackingEnv(BatchedEnv):
             skips = (before.item_id[:, 0] >= 0) & ~self.kernels.any_legal(before.legal)
         action = self._given_action(tensordict, "action", (self.num_envs,), whole=True)
         self._state, legal = self._advance(action, skips)
-        out = self._observation()
+        out = self.observe()
         over = ~legal | ~out["item_mask"].any(1)
         if skips is not None:
             over = ~(legal | skips) | (self.state.item_id[:, 0] < 0)
@@ -531,9 +531,9 @@ class PackingEnv(BatchedEnv):
         """Return the current observation of one environment, batch size (1,)."""
         row = slice(index, index + 1)
         rows = {field.name: getattr(self.state, field.name)[row] for field in fields(PackingState)}
-        return TensorDict(self._observation(PackingState(**rows)), batch_size=[1], device=self.device)
+        return TensorDict(self.observe(PackingState(**rows)), batch_size=[1], device=self.device)
 
-    def _observation(self, state: PackingState | None = None) -> dict[str, Tensor]:
+    def observe(self, state: PackingState | None = None) -> dict[str, Tensor]:
         s = self.state if state is None else state
         if self.copy_observations:
             copies = {name: getattr(s, name).clone() for name in _OBSERVED}
@@ -569,20 +569,20 @@ class PackingEnv(BatchedEnv):
         What a reset would show of it is returned.
         """
         self._state = state
-        return self._add_done_flags(self._observation())
+        return self._add_done_flags(self.observe())
 
     @runs_single_threaded
     def _observe_reset(self, mask: Tensor) -> dict[str, Tensor]:
         # Maps of irregular items take long to copy, so on a CPU nothing is copied where nothing is reset.
         if native.runs_on(mask) and not mask.any():
-            return self._observation()
+            return self.observe()
         s = self.state
         key = self.item_sequences.begin(self.seed, self._env_index, s.episode)
         item_id = self.item_sequences.items(key, self._slots.expand(self.num_envs, -1))
         if self._tracks_bearing:
             s = replace(s, bears=s.bears | mask[:, None, None])
         self._state = self.kernels.restart(s, mask, key, item_id, self.catalogue, self.bin.dropped)
-        return self._observation()
+        return self.observe()
 
     def _state_bounds(self) -> dict[str, Bounds]:
         # Heights may exceed the ceiling by the tolerance, and are rounded once more when they are saved.
@@ -606,13 +606,13 @@ class PackingEnv(BatchedEnv):
         bounds["z_map"] = Bounds(0, ceiling)
         return bounds
 
-    def _env_state(self) -> dict[str, Tensor]:
-        state = super()._env_state()
+    def env_state(self) -> dict[str, Tensor]:
+        state = super().env_state()
         if self._tracks_bearing:
             return state
         return {name: value for name, value in state.items() if name != "bears"}
 
-    def _set_env_state(self, state: dict[str, Tensor]) -> None:
+    def set_env_state(self, state: dict[str, Tensor]) -> None:
         self._state = replace(self._state, **state)
 
     def _derived_state(self, state: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -80,7 +80,7 @@ class WorkerPool:
         for first, count in self._shares:
             recipe = Recipe(type(env), env.shard_arguments(count, env.first_env + first), threads)
             self._recipes.append(recipe)
-        self._deaths = [0] * num_workers
+        self.deaths = [0] * num_workers
         # What a worker that is started anew must do to catch up.
         self._journal: list[_Sent] = []
         self._workers: list[ProcessWorker | RayWorker | None] = [None] * num_workers
@@ -125,7 +125,7 @@ class WorkerPool:
         axis: dict[NestedKey, int] = {}
         if len(self._shares) > 1:
             sample = self._recipes[0].make()
-            axis = axes(state, dict(sample._env_state()), self.env.num_envs, sample.num_envs)
+            axis = axes(state, dict(sample.env_state()), self.env.num_envs, sample.num_envs)
         self._inputs: dict[CommandName, SplitTensors] = {
             "begin": self._place(state, axis),
             "step": self._place(self_test.actions),
@@ -173,15 +173,15 @@ class WorkerPool:
         if None in self._workers:
             raise WorkerFailed("EnvWorkers: the workers are closed")
         self._journal = []
-        self._inputs["begin"].put(dict(self.env._env_state()))
+        self._inputs["begin"].put(dict(self.env.env_state()))
         self._run(Command("begin", self.env.seed, self._frames))
 
     def end(self) -> None:
         """Set the environment's state to that of the workers."""
         self._run(Command("end"))
         state = self._results["end"].copy(self.env.device)
-        self.env._set_env_state({str(key): value for key, value in state.items()})
-        self._deaths = [0] * len(self._deaths)
+        self.env.set_env_state({str(key): value for key, value in state.items()})
+        self.deaths = [0] * len(self.deaths)
 
     def restart(self) -> Tensors:
         """Begin the next episode everywhere, and return the first observations."""
@@ -260,10 +260,10 @@ class WorkerPool:
         """Start a worker anew that has died, until it has caught up."""
         while True:
             # An environment that does not fit into memory would die for ever.
-            self._deaths[number] += 1
-            if self._deaths[number] >= self.most_deaths:
+            self.deaths[number] += 1
+            if self.deaths[number] >= self.most_deaths:
                 raise WorkerFailed(
-                    f"EnvWorkers: {self._name(number)} {death}, {self._deaths[number]} times in a row: is there enough"
+                    f"EnvWorkers: {self._name(number)} {death}, {self.deaths[number]} times in a row: is there enough"
                     " memory?"
                 )
             _LOG.warning(

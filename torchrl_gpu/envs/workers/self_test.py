@@ -62,7 +62,7 @@ class SelfTest:
     @torch.no_grad()
     def __init__(self, env: BatchedEnv) -> None:
         self.env = env
-        self.state: Tensors = _copies(dict(env._env_state()))
+        self.state: Tensors = _copies(dict(env.env_state()))
         self._steps: list[tuple[TensorDictBase, Tensors]] = []
         try:
             # A run with workers draws the same numbers as one without.
@@ -79,7 +79,7 @@ class SelfTest:
                 self.next = following.empty(recurse=True)
                 self.current = current.empty(recurse=True)
                 self.actions = leaves(given)
-                self._after: Tensors = _copies(dict(env._env_state()))
+                self._after: Tensors = _copies(dict(env.env_state()))
         finally:
             self._restore()
 
@@ -98,7 +98,7 @@ class SelfTest:
                 following, current = self._step(pool, given)
                 pairs.append(("step", stepped, leaves(following, "next") | leaves(current, "current")))
             pool.end()
-            pairs.append(("state", self._after, dict(self.env._env_state())))
+            pairs.append(("state", self._after, dict(self.env.env_state())))
         finally:
             self._restore()
         # A difference of rounding is allowed, since libraries choose their algorithms by the size of a batch.
@@ -118,7 +118,7 @@ class SelfTest:
         return stepped["next"], current.select(*self.observed)
 
     def _restore(self) -> None:
-        self.env._set_env_state({str(key): value.clone() for key, value in self.state.items()})
+        self.env.set_env_state({str(key): value.clone() for key, value in self.state.items()})
 
     def _check_close(self, what: str, expected: Tensors, found: Tensors) -> None:
         """Raise ValueError if tensors differ by more than rounding."""

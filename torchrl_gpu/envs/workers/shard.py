@@ -104,7 +104,7 @@ class Shard:
             self.env.set_frames(frames)
         self.env.seed = seed
         # Copies: the tensors lie in memory that the trainer writes into.
-        self.env._set_env_state({str(name): value.clone() for name, value in state.items()})
+        self.env.set_env_state({str(name): value.clone() for name, value in state.items()})
         return {}
 
     @torch.no_grad()
@@ -128,7 +128,7 @@ class Shard:
 
     def end(self) -> Tensors:
         """Return the state in which the rollout has ended."""
-        return dict(self.env._env_state())
+        return dict(self.env.env_state())
 
 
 def shares(num_envs: int, num_workers: int) -> list[tuple[int, int]]:

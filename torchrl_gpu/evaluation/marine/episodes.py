@@ -238,4 +238,4 @@ def evaluate(
 
 def _stop(env: MarineNavEnv, over: Tensor) -> None:
     """Make all robots of worlds that are over inactive, so that nothing there changes."""
-    env._set_env_state(vars(env.state) | {"active": env.state.active & ~over})
+    env.set_env_state(vars(env.state) | {"active": env.state.active & ~over})

@@ -85,12 +85,12 @@ class CompiledSteps(Accelerator[CompiledFunction, TensorDictBase, Before, list[T
     def _play_compiled(
         self, function: CompiledFunction, current: TensorDictBase, steps: int
     ) -> tuple[TensorDictBase, TensorDictBase]:
-        state = self.env._env_state()
+        state = self.env.env_state()
         values = [state[name] for name in self._names]
         with section("compiled steps"):
             played, after = self._play(function, steps, values, current)
         later = dict(zip(self._names, after, strict=False))
-        self.env._set_env_state(later)
+        self.env.set_env_state(later)
         return self._stacked(played), self._showing(after[len(self._names) :])
 
     def _play(
@@ -127,31 +127,31 @@ class CompiledSteps(Accelerator[CompiledFunction, TensorDictBase, Before, list[T
     # -- the machine's methods --
 
     def _saved(self) -> Before:
-        state = self.env._env_state()
+        state = self.env.env_state()
         weights = [value.clone() for value in self._weights]
         return Before(state, copies(state), weights)
 
     def _restore(self, saved: Before) -> None:
         for name, value in saved.state.items():
             value.copy_(saved.state_copies[name])
-        self.env._set_env_state(saved.state)
+        self.env.set_env_state(saved.state)
         for value, before in zip(self._weights, saved.weights, strict=True):
             value.copy_(before)
 
     def _made(self, data: TensorDictBase) -> CompiledFunction:
         env = self.env
-        state = env._env_state()
+        state = env.env_state()
         self._names = list(state)
         self._groups = data.select(*self._shown_keys).empty(recurse=True)
 
         def step(inputs: list[Tensor]) -> list[Tensor]:
             values = inputs[len(self._weights) :]
-            env._set_env_state(dict(zip(self._names, values, strict=False)))
+            env.set_env_state(dict(zip(self._names, values, strict=False)))
             showing = self._showing(values[len(self._names) :])
             kept, after = step_once(env, self.policy, showing, *self._kept)
             self._kept_keys = list(kept.keys(True, True))
             self._empty = kept.empty(recurse=True)
-            later = env._env_state()
+            later = env.env_state()
             return [*map(kept.get, self._kept_keys), *map(later.get, self._names), *self._shown(after)]
 
         shown = [value.clone() for value in self._shown(data)]
@@ -161,14 +161,14 @@ class CompiledSteps(Accelerator[CompiledFunction, TensorDictBase, Before, list[T
 
     def _tried(self, form: CompiledFunction | None, data: TensorDictBase) -> list[Tensor]:
         """What is kept of some steps, and the state behind them."""
-        state = copies(self.env._env_state())
+        state = copies(self.env.env_state())
         if form is not None:
             steps, after = self._play(form, _TRIED, list(state.values()), data)
             played = self._stacked(steps)
             return [*map(played.get, self._kept_keys), *after[: len(self._names)]]
-        self.env._set_env_state(state)
+        self.env.set_env_state(state)
         played, _ = play_steps(self.env, self.policy, data.copy(), _TRIED, *self._kept)
-        return [*map(played.get, self._kept_keys), *self.env._env_state().values()]
+        return [*map(played.get, self._kept_keys), *self.env.env_state().values()]
 
     def _compare(self, plain: list[Tensor], found: list[Tensor]) -> None:
         number = self.env.num_envs

@@ -111,10 +111,10 @@ class FusedRollout(Accelerator[WholePlayer, tuple[TensorDictBase, int], dict[str
     # -- the machine's methods --
 
     def _saved(self) -> dict[str, Tensor]:
-        return copies(self.env._env_state())
+        return copies(self.env.env_state())
 
     def _restore(self, saved: dict[str, Tensor]) -> None:
-        self.env._set_env_state(copies(saved))
+        self.env.set_env_state(copies(saved))
 
     def _made(self, data: tuple[TensorDictBase, int]) -> WholePlayer:
         return self.player
@@ -127,7 +127,7 @@ class FusedRollout(Accelerator[WholePlayer, tuple[TensorDictBase, int], dict[str
             played, after = play_steps(self.env, self.policy, shown, steps, *self._kept)
         else:
             played, after = self._play(form, shown, steps)
-        return Left(played, after, copies(self.env._env_state()))
+        return Left(played, after, copies(self.env.env_state()))
 
     # To the bit, where a graph may round otherwise: the native function does the same arithmetic in the same order, so
     # that any difference is a fault.

@@ -87,7 +87,7 @@ class GraphedRollout(Accelerator[Graph, None, Place, list[Tensor]]):
         The next call overwrites what it shows then.
         """
         shown = {key: current.get(key) for key in self._shown_keys}
-        now = Place(self.env._env_state(), shown)
+        now = Place(self.env.env_state(), shown)
         if not self._place.state:
             self._place = _copy_of(now)
             self._groups = current.select(*self._shown_keys).empty(recurse=True)
@@ -104,7 +104,7 @@ class GraphedRollout(Accelerator[Graph, None, Place, list[Tensor]]):
     def _put(self, place: Place) -> None:
         copy_into(place.state, self._place.state)
         copy_into(place.shown, self._place.shown)
-        self.env._set_env_state(self._place.state)
+        self.env.set_env_state(self._place.state)
 
     def _showing(self) -> TensorDictBase:
         """New tensordict over what the environment shows.
@@ -119,7 +119,7 @@ class GraphedRollout(Accelerator[Graph, None, Place, list[Tensor]]):
     def _play(self) -> TensorDictBase:
         played, after = play_steps(self.env, self.policy, self._showing(), self.steps, *self._kept)
         shown = {key: after.get(key) for key in self._shown_keys}
-        self._put(Place(self.env._env_state(), shown))
+        self._put(Place(self.env.env_state(), shown))
         return played
 
     # -- the machine's methods --

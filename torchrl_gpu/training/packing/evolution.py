@@ -158,10 +158,10 @@ class PlacementEvolution(EnvRun):
         while left > 0:
             self._steps = min(_LOOK_EVERY, left)
             left -= self._steps
-            state = TensorDict(self.env._env_state())
+            state = TensorDict(self.env.env_state())
             now = TensorDict({"seen": seen, "weight": weight, "state": state})
             later = self._play(now)
-            self.env._set_env_state(dict(later["state"].items()))
+            self.env.set_env_state(dict(later["state"].items()))
             seen = later["seen"]
             self.frames += self._steps * self.env.num_envs
             if self._steps == _LOOK_EVERY and bool(seen["done"].all()):
@@ -177,11 +177,11 @@ class PlacementEvolution(EnvRun):
         """
         env = self.env
         seen = now["seen"].copy()
-        env._set_env_state(dict(now["state"].items()))
+        env.set_env_state(dict(now["state"].items()))
         for _ in range(self._steps):
             action = self._best(seen, now["weight"])
             seen = env.step(seen.set("action", action))["next"]
-        return TensorDict({"seen": seen, "state": TensorDict(env._env_state())})
+        return TensorDict({"seen": seen, "state": TensorDict(env.env_state())})
 
     def _best(self, seen: TensorDictBase, weight: Tensor) -> Tensor:
         """Action (N,) of the largest value, or 0 where none is legal."""

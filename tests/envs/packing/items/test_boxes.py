@@ -13,7 +13,8 @@ from torchrl_gpu.envs.packing.items.boxes import box_catalogue
 from torchrl_gpu.envs.packing.types import Bin
 
 BPP10 = Bin((10.0, 10.0, 10.0), (10, 10))
-HALF = Bin((2.5, 2.0, 3.0), (5, 4))  # cells of half a metre, 6 of them high
+# Cells of half a metre, 6 of them high.
+HALF = Bin((2.5, 2.0, 3.0), (5, 4))
 
 
 @pytest.mark.parametrize(("most", "step", "wanted"), [(5, 1, (2, 3, 4, 5)), (7, 2, (2, 4, 6))])
@@ -26,7 +27,7 @@ def test_random_boxes_are_every_triple_of_sides(most: int, step: int, wanted: tu
 
 
 def test_a_step_of_sides_is_at_least_a_cell() -> None:
-    with pytest.raises(ValueError, match=r"^RandomBoxes: step must be at least 1; got 0"):
+    with pytest.raises(ValueError, match=r"^RandomBoxes: step .*1.* 0"):
         RandomBoxes(1, 6, step=0)
 
 
@@ -43,13 +44,16 @@ def test_orientations_of_a_box_are_its_sides_in_another_order(orientations: str,
 def test_sizes_become_metres_by_the_cell() -> None:
     catalogue = box_catalogue(np.array([[4, 2, 6]]), np.array([6.0]), HALF, "fixed")
     assert catalogue.extent.tolist() == [[[4, 2]]]
-    assert catalogue.height.tolist() == [[3.0]]  # 6 cells of 0.5 m: as high as the bin
+    # 6 cells of 0.5 m: as high as the bin.
+    assert catalogue.height.tolist() == [[3.0]]
     catalogue, _ = RandomBoxes(2, 2).build(HALF, "fixed", 1, 1)
-    assert catalogue.volume.tolist() == [1.0]  # (2 · 0.5 m)³
+    # (2 · 0.5 m)³.
+    assert catalogue.volume.tolist() == [1.0]
 
 
 def test_a_box_must_fit_in_some_orientation() -> None:
-    box_catalogue(np.array([[4, 5, 1]]), np.array([1.0]), HALF, "yaw")  # fits turned: 5×4
+    # It fits turned: 5×4.
+    box_catalogue(np.array([[4, 5, 1]]), np.array([1.0]), HALF, "yaw")
     with pytest.raises(ValueError) as error:
         box_catalogue(np.array([[1, 1, 1], [4, 5, 1]]), np.ones(2), HALF, "fixed")
     assert str(error.value) == (
@@ -61,9 +65,7 @@ def test_a_box_must_fit_in_some_orientation() -> None:
 def test_boxes_turn_on_square_cells_only() -> None:
     oblong = Bin((10.0, 5.0, 10.0), (10, 10))
     RandomBoxes(1, 2).build(oblong, "fixed", 1, 1)
-    with pytest.raises(
-        ValueError, match=r"^box_catalogue: cells must be square for boxes to be turned; got \(1.0, 0.5\)"
-    ):
+    with pytest.raises(ValueError, match=r"^box_catalogue: cells .*square.*\(1.0, 0.5\)"):
         RandomBoxes(1, 2).build(oblong, "yaw", 1, 1)
 
 
@@ -84,7 +86,7 @@ def test_bins_that_cannot_be_cut_say_why(bin_: Bin, message: str) -> None:
 
 
 def test_a_seed_without_a_pool_is_refused() -> None:
-    with pytest.raises(ValueError, match="seed does nothing without pool; got 3"):
+    with pytest.raises(ValueError, match=r"seed .*pool.* 3"):
         CutBoxes(pool=None, seed=3)
 
 

@@ -105,42 +105,42 @@ def raised(made: Trimesh, by: float) -> Trimesh:
 
 
 CAN = creation.cylinder(1, 1, sections=32)
-TOUCHING: dict[str, tuple[Mesh, int, float]] = {
-    "faces across x": (together(*cubes((0, 0, 0), (1, 0, 0))), 2, 2),
-    "faces across y": (together(*cubes((0, 0, 0), (0, 1, 0))), 2, 2),
-    "faces across z": (together(*cubes((0, 0, 0), (0, 0, 1))), 2, 2),
-    "faces of other diagonals": (together(box((1, 1, 1)), mirrored(box((1, 1, 1), (0, 0, 1)))), 2, 2),
-    "faces of other boxes": (together(box((1, 1, 1)), box((1, 1, 2), (0, 0, 1)), box((1, 1, 3), (0, 0, 3))), 3, 6),
-    "an edge": (together(*cubes((0, 0, 0), (1, 1, 0))), 2, 2),
-    "a vertex": (together(*cubes((0, 0, 0), (1, 1, 1))), 2, 2),
-    "cans": (together(CAN, raised(CAN, 1)), 2, 2 * CAN.volume),
-    "a column": (together(*cubes(*((0, 0, z) for z in range(40)))), 40, 40),
-    "a block": (together(*cubes(*itertools.product(range(3), repeat=3))), 27, 27),
-    "every other cube of a block": (
-        together(*cubes(*(place for place in itertools.product(range(3), repeat=3) if sum(place) % 2 == 0))),
-        14,
-        14,
-    ),
-    "a part within a part": (together(box((3, 3, 3)), box((1, 1, 1), (1, 1, 1))), 2, 27),
-    "a hollow that is filled": (
-        together(box((3, 3, 3)), flipped(exploded(box((1, 1, 1), (1, 1, 1)))), box((1, 1, 1), (1, 1, 1))),
-        3,
-        27,
-    ),
-    "a part in a hollow": (
-        together(box((5, 5, 5)), flipped(exploded(box((3, 3, 3), (1, 1, 1)))), box((1, 1, 1), (2, 2, 2))),
-        3,
-        99,
-    ),
-    "parts through each other with an edge in common": (together(box((2, 2, 1)), box((1, 1, 1))), 2, 4),
-    "one part twice": (together(*cubes((0, 0, 0), (0, 0, 0))), 2, 1),
-    "both sides of every face": (together(box((1, 1, 1)), flipped(exploded(box((1, 1, 1))))), 2, 1),
-    "one of them inside out, with vertices of its own": (
-        together(arrays(box((1, 1, 1))), flipped(arrays(box((1, 1, 1), (0, 0, 1))))),
-        2,
-        2,
-    ),
-}
+EVERY_OTHER = [place for place in itertools.product(range(3), repeat=3) if sum(place) % 2 == 0]
+TOUCHING: dict[str, tuple[Mesh, int, float]] = {}
+TOUCHING["faces across x"] = (together(*cubes((0, 0, 0), (1, 0, 0))), 2, 2)
+TOUCHING["faces across y"] = (together(*cubes((0, 0, 0), (0, 1, 0))), 2, 2)
+TOUCHING["faces across z"] = (together(*cubes((0, 0, 0), (0, 0, 1))), 2, 2)
+TOUCHING["faces of other diagonals"] = (together(box((1, 1, 1)), mirrored(box((1, 1, 1), (0, 0, 1)))), 2, 2)
+TOUCHING["faces of other boxes"] = (
+    together(box((1, 1, 1)), box((1, 1, 2), (0, 0, 1)), box((1, 1, 3), (0, 0, 3))),
+    3,
+    6,
+)
+TOUCHING["an edge"] = (together(*cubes((0, 0, 0), (1, 1, 0))), 2, 2)
+TOUCHING["a vertex"] = (together(*cubes((0, 0, 0), (1, 1, 1))), 2, 2)
+TOUCHING["cans"] = (together(CAN, raised(CAN, 1)), 2, 2 * CAN.volume)
+TOUCHING["a column"] = (together(*cubes(*((0, 0, z) for z in range(40)))), 40, 40)
+TOUCHING["a block"] = (together(*cubes(*itertools.product(range(3), repeat=3))), 27, 27)
+TOUCHING["every other cube of a block"] = (together(*cubes(*EVERY_OTHER)), 14, 14)
+TOUCHING["a part within a part"] = (together(box((3, 3, 3)), box((1, 1, 1), (1, 1, 1))), 2, 27)
+TOUCHING["a hollow that is filled"] = (
+    together(box((3, 3, 3)), flipped(exploded(box((1, 1, 1), (1, 1, 1)))), box((1, 1, 1), (1, 1, 1))),
+    3,
+    27,
+)
+TOUCHING["a part in a hollow"] = (
+    together(box((5, 5, 5)), flipped(exploded(box((3, 3, 3), (1, 1, 1)))), box((1, 1, 1), (2, 2, 2))),
+    3,
+    99,
+)
+TOUCHING["parts through each other with an edge in common"] = (together(box((2, 2, 1)), box((1, 1, 1))), 2, 4)
+TOUCHING["one part twice"] = (together(*cubes((0, 0, 0), (0, 0, 0))), 2, 1)
+TOUCHING["both sides of every face"] = (together(box((1, 1, 1)), flipped(exploded(box((1, 1, 1))))), 2, 1)
+TOUCHING["one of them inside out, with vertices of its own"] = (
+    together(arrays(box((1, 1, 1))), flipped(arrays(box((1, 1, 1), (0, 0, 1))))),
+    2,
+    2,
+)
 
 
 @pytest.mark.parametrize("kind", TOUCHING)
@@ -178,9 +178,11 @@ def test_another_solid_is_cut_into_boxes_that_fill_it() -> None:
     assert all(piece.shape == (8, 3) for piece in pieces)
     assert sum(ConvexHull(piece).volume for piece in pieces) == pytest.approx(RING.volume, rel=0.05)
     middles = np.array([piece.mean(0) for piece in pieces])
-    assert (np.abs(np.hypot(middles[:, 0], middles[:, 1]) - 1) < 0.35).all()  # nothing in the hole
+    # Nothing is in the hole.
+    assert (np.abs(np.hypot(middles[:, 0], middles[:, 1]) - 1) < 0.35).all()
     beside = shape_of(arrays(RING), arrays(box((1, 1, 1), (0, 0, 2)))).pieces
-    assert sum(np.allclose(np.ptp(piece, 0), 1) for piece in beside) == 1  # a convex part is not cut
+    # A convex part is not cut.
+    assert sum(np.allclose(np.ptp(piece, 0), 1) for piece in beside) == 1
 
 
 def test_thin_walls_have_no_holes() -> None:
@@ -188,9 +190,12 @@ def test_thin_walls_have_no_holes() -> None:
     pieces = shape_of(arrays(creation.annulus(0.475, 0.5, 1.0, sections=48))).pieces
     angles = np.linspace(0, 2 * np.pi, 720, endpoint=False)
     wall = 0.4875 * np.stack([np.cos(angles), np.sin(angles)], 1)
-    low, high = (np.array([extreme(piece, 0) for piece in pieces])[:, :2] for extreme in (np.min, np.max))
-    gap = np.maximum(np.maximum(low - wall[:, None], wall[:, None] - high), 0).max(2).min(1)  # to the nearest box
-    assert gap.max() < 1e-3  # the coarsest voxels would leave gaps of 5e-3
+    low = np.array([piece.min(0) for piece in pieces])[:, :2]
+    high = np.array([piece.max(0) for piece in pieces])[:, :2]
+    # To the nearest box.
+    gap = np.maximum(np.maximum(low - wall[:, None], wall[:, None] - high), 0).max(2).min(1)
+    # The coarsest voxels would leave gaps of 5e-3.
+    assert gap.max() < 1e-3
 
 
 def test_a_solid_at_a_scale() -> None:

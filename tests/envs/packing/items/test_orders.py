@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
@@ -50,7 +48,8 @@ def test_an_order_has_few_articles_and_copies_follow_one_another() -> None:
     again = (orders[:, 1:] == orders[:, :-1]).float().mean(1)
     mean = 0.45 + 0.55 * np.mean([1 / a for a in range(1, 13)])
     assert again.mean() == pytest.approx(mean, abs=0.02)
-    assert again.std() > 0.15  # orders differ
+    # Orders differ.
+    assert again.std() > 0.15
 
 
 def test_without_repeats_boxes_are_independent() -> None:
@@ -82,6 +81,6 @@ def test_another_seed_is_another_warehouse() -> None:
         ({"seed": -1}, "OrderBoxes: seed must be at least 0; got -1"),
     ],
 )
-def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_what_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         OrderBoxes(**changes)

@@ -34,10 +34,14 @@ def turned(mesh: Mesh, rotation: np.ndarray) -> Mesh:
 
 
 def prism(outline: list[tuple[float, float]], height: float) -> Mesh:
-    """A solid over a convex outline in cells, counter-clockwise; metres."""
+    """Build a solid over a convex outline in cells, metres.
+
+    The outline is counter-clockwise.
+    """
     n = len(outline)
     floor = np.array([(x * CELL[0], y * CELL[1], 0.0) for x, y in outline])
-    sides = [(k, (k + 1) % n, n + k) for k in range(n)] + [((k + 1) % n, n + (k + 1) % n, n + k) for k in range(n)]
+    sides = [(k, (k + 1) % n, n + k) for k in range(n)]
+    sides += [((k + 1) % n, n + (k + 1) % n, n + k) for k in range(n)]
     ends = [(0, k + 1, k) for k in range(1, n - 1)] + [(n, n + k, n + k + 1) for k in range(1, n - 1)]
     return np.concatenate([floor, floor + np.array([0, 0, height])]), np.array(sides + ends)
 
@@ -46,16 +50,13 @@ def together(*meshes: Mesh) -> Mesh:
     return joined(meshes)
 
 
-MESHES = {
-    "box": mesh_of(creation.box((0.021, 0.03, 0.0113))),
-    "ball": mesh_of(creation.icosphere(subdivisions=2, radius=0.0107)),
-    "cone": mesh_of(creation.cone(0.01, 0.02, sections=4)),
-    "ring": mesh_of(creation.torus(0.02, 0.008, major_sections=14, minor_sections=8)),
-    "tube": mesh_of(creation.annulus(0.008, 0.01, 0.03, sections=18)),
-    "overlapping": together(
-        mesh_of(creation.box((0.03, 0.01, 0.01))), turned(mesh_of(creation.box((0.03, 0.01, 0.01))), turn(0, 40, 30))
-    ),
-}
+BOARD = mesh_of(creation.box((0.03, 0.01, 0.01)))
+MESHES = {"box": mesh_of(creation.box((0.021, 0.03, 0.0113)))}
+MESHES["ball"] = mesh_of(creation.icosphere(subdivisions=2, radius=0.0107))
+MESHES["cone"] = mesh_of(creation.cone(0.01, 0.02, sections=4))
+MESHES["ring"] = mesh_of(creation.torus(0.02, 0.008, major_sections=14, minor_sections=8))
+MESHES["tube"] = mesh_of(creation.annulus(0.008, 0.01, 0.03, sections=18))
+MESHES["overlapping"] = together(BOARD, turned(BOARD, turn(0, 40, 30)))
 
 
 def assert_defined(maps: Heightmaps, mesh: Mesh, rotations: np.ndarray, cell: tuple[float, float]) -> None:
@@ -109,7 +110,8 @@ def test_no_point_of_the_surface_is_outside_but_in_strips_along_the_borders(name
     vertices, faces = mesh = turned(MESHES[name], turn(20, 10, 30))
     (maps,) = rasterise([mesh], FIXED, CELL)
     rng = np.random.default_rng(0)
-    weights = rng.dirichlet((0.5, 0.5, 0.5), 40_000)[:, :, None]  # many near edges and corners
+    # Many are near edges and corners.
+    weights = rng.dirichlet((0.5, 0.5, 0.5), 40_000)[:, :, None]
     points = ((vertices - vertices.min(0))[faces[rng.integers(0, len(faces), 40_000)]] * weights).sum(1)
     cells = points[:, :2] / CELL
     inside = (np.abs(cells - np.round(cells)) > EDGE * 1.001).all(1)
@@ -138,7 +140,8 @@ def test_what_stands_out_by_less_than_the_margin_is_not_seen(out: float, seen: b
 def test_a_ramp_by_hand() -> None:
     # Over four cells along x from 0 to 8 mm: in cell i the top is that of its far border, 2 (i + 1) mm.
     vertices, faces = prism([(0, 0), (4, 0), (4, 2), (0, 2)], 0.008)
-    vertices[[4, 7], 2] = 0.0  # the two upper corners at x = 0 come down
+    # The two upper corners at x = 0 come down.
+    vertices[[4, 7], 2] = 0.0
     (maps,) = rasterise([(vertices, faces)], FIXED, CELL)
     assert maps.extent.tolist() == [[4, 2]]
     assert maps.bottom.eq(0).all()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import string
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from torchrl_gpu.envs.packing.types import Bin
 Write = Callable[[Path], object]
 TEN = Bin((10.0, 10.0, 10.0), (10, 10))
 
-SUFFIXES = ".npy, .npz, .pt, .pth, .json, .csv, .tsv, .txt, .xlsx or .parquet"
+SUFFIXES = ".npy, .npz, .pt, .pth, .json, .csv, .tsv, .txt, .xlsx, .xlsm, .xls, .ods, .parquet, .jsonl or .ndjson"
 TWO_EPISODES = np.array([[[2, 3, 4], [1, 1, 1]], [[5, 5, 5], [0, 0, 0]]])
 LISTS = [[[2, 3, 4], [1, 1, 1]], [[5, 5, 5]]]
 
@@ -55,17 +56,16 @@ def tensor_file(value: object) -> Write:
     return lambda path: torch.save(value, path)
 
 
-GOOD: dict[str, tuple[str, Write]] = {
-    "npy": ("a.npy", array(TWO_EPISODES)),
-    "npy of floats": ("a.npy", array(TWO_EPISODES.astype(np.float32))),
-    "npz": ("a.npz", lambda path: np.savez(path, whatever=TWO_EPISODES)),
-    "npz by name": ("a.npz", lambda path: np.savez(path, other=np.zeros(3), sequences=TWO_EPISODES)),
-    "pt": ("a.pt", tensor_file(torch.from_numpy(TWO_EPISODES))),
-    "pt of lists": ("a.pt", tensor_file(LISTS)),
-    "pt of tuples": ("a.pt", tensor_file([[(2, 3, 4), (1, 1, 1.0)], [(5, 5, 5)]])),
-    "nested lists": ("a.json", text(LISTS)),
-    "padded lists": ("a.JSON", text(TWO_EPISODES.tolist())),
-}
+GOOD: dict[str, tuple[str, Write]] = {}
+GOOD["npy"] = ("a.npy", array(TWO_EPISODES))
+GOOD["npy of floats"] = ("a.npy", array(TWO_EPISODES.astype(np.float32)))
+GOOD["npz"] = ("a.npz", lambda path: np.savez(path, whatever=TWO_EPISODES))
+GOOD["npz by name"] = ("a.npz", lambda path: np.savez(path, other=np.zeros(3), sequences=TWO_EPISODES))
+GOOD["pt"] = ("a.pt", tensor_file(torch.from_numpy(TWO_EPISODES)))
+GOOD["pt of lists"] = ("a.pt", tensor_file(LISTS))
+GOOD["pt of tuples"] = ("a.pt", tensor_file([[(2, 3, 4), (1, 1, 1.0)], [(5, 5, 5)]]))
+GOOD["nested lists"] = ("a.json", text(LISTS))
+GOOD["padded lists"] = ("a.JSON", text(TWO_EPISODES.tolist()))
 
 
 @pytest.mark.parametrize("kind", GOOD)
@@ -102,8 +102,10 @@ ORDERS = {
 def test_orders_in_millimetres(tmp_path: Path) -> None:
     source = BoxSequences(saved(tmp_path / "orders.json", text(ORDERS)), unit="cells")
     assert source.names == ["A7", "B2"]
-    assert source.unit == "mm"  # whatever was asked for: the keys say so
-    bin_ = Bin((1.2, 0.8, 1.5), (24, 16))  # cells of 50 mm
+    # The keys say so, whatever was asked for.
+    assert source.unit == "mm"
+    # Cells of 50 mm.
+    bin_ = Bin((1.2, 0.8, 1.5), (24, 16))
     catalogue, _ = source.build(bin_, "yaw", 10, 1)
     # In ascending order: 100×100×100 → 2×2×2 cells, 300×200.5×100 → 6×5×2, 395×200×101 → 8×4×3, rounded up.
     assert catalogue.extent[:, 0].tolist() == [[2, 2], [6, 5], [8, 4]]
@@ -118,7 +120,8 @@ def test_units_in_metres_and_millimetres(unit: str, factor: float, tmp_path: Pat
     sizes = np.array([[[0.1, 0.2, 0.3], [0.11, 0.2, 0.05]]]) * factor
     source = BoxSequences(saved(tmp_path / "a.npy", array(sizes)), unit=unit)
     catalogue, _ = source.build(Bin((1.0, 1.0, 1.0), (10, 10)), "fixed", 10, 1)
-    assert catalogue.extent[:, 0].tolist() == [[1, 2], [2, 2]]  # 0.1 m is one cell, 0.11 m two
+    # 0.1 m is one cell, 0.11 m two.
+    assert catalogue.extent[:, 0].tolist() == [[1, 2], [2, 2]]
     assert catalogue.height[:, 0].tolist() == pytest.approx([0.3, 0.1])
     assert catalogue.volume.tolist() == pytest.approx([0.006, 0.0011])
 
@@ -167,17 +170,14 @@ def bombs(mark: Path) -> dict[str, Write]:
     def without_objects(value: object) -> bytes:
         return pickle.dumps(value, protocol=2)
 
-    return {
-        "object.npy": lambda path: np.save(path, objects, allow_pickle=True),
-        "raw.npy": raw(without_objects(Bomb(mark))),
-        "object.npz": lambda path: np.savez(path, sequences=objects),
-        "raw.npz": raw(without_objects(Bomb(mark))),
-        "object.pt": tensor_file(Bomb(mark)),
-        "inside.pt": tensor_file({"sequences": [Bomb(mark)]}),
-        "raw.pt": raw(without_objects(Bomb(mark))),
-        "new.pth": raw(pickle.dumps(Bomb(mark))),
-        "raw.json": raw(without_objects(Bomb(mark))),
-    }
+    files: dict[str, Write] = {"object.npy": lambda path: np.save(path, objects, allow_pickle=True)}
+    files["object.npz"] = lambda path: np.savez(path, sequences=objects)
+    files["object.pt"] = tensor_file(Bomb(mark))
+    files["inside.pt"] = tensor_file({"sequences": [Bomb(mark)]})
+    files["new.pth"] = raw(pickle.dumps(Bomb(mark)))
+    for name in ("raw.npy", "raw.npz", "raw.pt", "raw.json"):
+        files[name] = raw(without_objects(Bomb(mark)))
+    return files
 
 
 @pytest.mark.parametrize("name", bombs(Path("mark")))
@@ -212,99 +212,98 @@ NUMBERS = "(episodes, items, 3), not "
 THREE = "every item must be three numbers"
 ORDER = 'order A: an order must have "item_sequence" of items with "length/mm", "width/mm" and "height/mm";'
 READABLE = "no pickled objects; reading it fails with: "
-BAD: dict[str, tuple[str, Write, str]] = {
-    "wrong rank": ("a.npy", array(np.ones((4, 3))), NUMBERS + "float64 (4, 3)"),
-    "four sides": ("a.npy", array(np.ones((1, 2, 4))), NUMBERS + "float64 (1, 2, 4)"),
-    "words": ("a.npy", array([[["a", "b", "c"]]]), NUMBERS + "<U1 (1, 1, 3)"),
-    "booleans": ("a.pt", tensor_file(torch.ones(1, 1, 3, dtype=torch.bool)), NUMBERS + "bool"),
-    "negative": ("a.npy", array([[[1, 2, 3], [1, -2, 3]]]), "episode 0: sizes must not be negative"),
-    "NaN": ("a.npy", array([[[1, 2, np.nan]]]), "episode 0: sizes must be finite"),
-    "infinite": ("a.json", text("[[[1, 2, Infinity]]]"), "episode 0: sizes must be finite"),
-    "no episode": ("a.npy", array(np.ones((0, 2, 3))), "no episode"),
-    "no box": ("a.npy", array(np.ones((1, 0, 3))), "episode 0: there must be at least one box; there are none"),
-    "only padding": (
-        "a.npy",
-        array(np.zeros((1, 4, 3))),
-        "episode 0: there must be at least one box; there are zeros only",
+BAD: dict[str, tuple[str, Write, str]] = {}
+BAD["wrong rank"] = ("a.npy", array(np.ones((4, 3))), NUMBERS + "float64 (4, 3)")
+BAD["four sides"] = ("a.npy", array(np.ones((1, 2, 4))), NUMBERS + "float64 (1, 2, 4)")
+BAD["words"] = ("a.npy", array([[["a", "b", "c"]]]), NUMBERS + "<U1 (1, 1, 3)")
+BAD["booleans"] = ("a.pt", tensor_file(torch.ones(1, 1, 3, dtype=torch.bool)), NUMBERS + "bool")
+BAD["negative"] = ("a.npy", array([[[1, 2, 3], [1, -2, 3]]]), "episode 0: sizes must not be negative")
+BAD["NaN"] = ("a.npy", array([[[1, 2, np.nan]]]), "episode 0: sizes must be finite")
+BAD["infinite"] = ("a.json", text("[[[1, 2, Infinity]]]"), "episode 0: sizes must be finite")
+BAD["no episode"] = ("a.npy", array(np.ones((0, 2, 3))), "no episode")
+BAD["no box"] = ("a.npy", array(np.ones((1, 0, 3))), "episode 0: there must be at least one box; there are none")
+BAD["only padding"] = (
+    "a.npy",
+    array(np.zeros((1, 4, 3))),
+    "episode 0: there must be at least one box; there are zeros only",
+)
+BAD["padding first"] = ("a.npy", array([[[0, 0, 0], [1, 1, 1]]]), "zeros may only pad the end of")
+BAD["a zero side"] = ("a.npy", array([[[1, 0, 1], [1, 1, 1]]]), "zeros may only pad the end of")
+BAD["truncated npy"] = ("a.npy", raw(b"\x93NUMPY\x01\x00"), READABLE)
+BAD["broken zip"] = ("a.npz", raw(b"PK\x03\x04junk"), READABLE + "File is not a zip file")
+BAD["two arrays"] = (
+    "a.npz",
+    lambda path: np.savez(path, a=TWO_EPISODES, b=TWO_EPISODES),
+    READABLE + "neither one array nor",
+)
+BAD["empty pt"] = ("a.pt", raw(b""), READABLE)
+BAD["a dict"] = ("a.pt", tensor_file({"a": torch.ones(1, 1, 3)}), READABLE)
+BAD["bfloat16"] = ("a.pt", tensor_file(torch.ones(1, 1, 3, dtype=torch.bfloat16)), READABLE)
+BAD["sparse"] = ("a.pt", tensor_file(torch.ones(1, 1, 3).to_sparse()), READABLE)
+BAD["huge shape"] = (
+    "a.npy",
+    raw(
+        b"\x93NUMPY\x01\x00v\x00" + b"{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999, 9, 3)}".ljust(118)
     ),
-    "padding first": ("a.npy", array([[[0, 0, 0], [1, 1, 1]]]), "zeros may only pad the end of"),
-    "a zero side": ("a.npy", array([[[1, 0, 1], [1, 1, 1]]]), "zeros may only pad the end of"),
-    "truncated npy": ("a.npy", raw(b"\x93NUMPY\x01\x00"), READABLE),
-    "broken zip": ("a.npz", raw(b"PK\x03\x04junk"), READABLE + "File is not a zip file"),
-    "two arrays": (
-        "a.npz",
-        lambda path: np.savez(path, a=TWO_EPISODES, b=TWO_EPISODES),
-        READABLE + "neither one array nor",
-    ),
-    "empty pt": ("a.pt", raw(b""), READABLE),
-    "a dict": ("a.pt", tensor_file({"a": torch.ones(1, 1, 3)}), READABLE),
-    "bfloat16": ("a.pt", tensor_file(torch.ones(1, 1, 3, dtype=torch.bfloat16)), READABLE),
-    "sparse": ("a.pt", tensor_file(torch.ones(1, 1, 3).to_sparse()), READABLE),
-    "huge shape": (
-        "a.npy",
-        raw(
-            b"\x93NUMPY\x01\x00v\x00"
-            + b"{'descr': '<f8', 'fortran_order': False, 'shape': (9999999999, 9, 3)}".ljust(118)
-        ),
-        READABLE + "float64 (9999999999, 9, 3), more than",
-    ),
-    "tensor of no storage": (
-        "a.pt",
-        tensor_file(torch.ones(1).expand(10**6, 10**6, 3)),
-        READABLE + "3,000,000,000,000 numbers, more than",
-    ),
-    "booleans in pt": ("a.pt", tensor_file([[[True, 1, 1]]]), "episode 0: " + THREE + "; the list has other values"),
-    "no box in pt": (
-        "a.pt",
-        tensor_file([[], [[1, 1, 1]]]),
-        "episode 0: there must be at least one box; there are none",
-    ),
-    "truncated pt": ("a.pt", truncated(tensor_file(LISTS)), READABLE),
-    "truncated npz": ("a.npz", truncated(lambda path: np.savez(path, TWO_EPISODES)), READABLE),
-    "truncated array": ("a.npy", truncated(array(TWO_EPISODES)), READABLE),
-    "a number beyond floats": ("a.json", text(f"[[[1, 2, 1{'0' * 400}]]]"), "one is too large for a float"),
-    "a number of too many digits": ("a.json", text(f"[[[1, 2, 1{'0' * 5000}]]]"), READABLE),
-    "a number beyond floats in an order": (
-        "a.json",
-        text('{"A": {"item_sequence": [{"length/mm": 1' + "0" * 400 + ', "width/mm": 1, "height/mm": 1}]}}'),
-        ORDER,
-    ),
-    "too large a size": ("a.json", text([[[1, 2, 1e200]]]), "episode 0: sizes must be at most 1e+09"),
-    "lists without end": ("a.json", text("[" * 100_000), READABLE),
-    "not UTF-8": ("a.json", raw(b"[[[1, 1, \xff]]]"), READABLE),
-    "a number": ("a.json", text(3), "list of episodes, not int"),
-    "ragged items": (
-        "a.json",
-        text([[[1, 2, 3], [1, 2]]]),
-        "episode 0: " + THREE + "; the list is ragged or has other values",
-    ),
-    "pairs": ("a.json", text([[[1, 2, 3]], [[1, 2]]]), "episode 1: " + THREE + ", not an array of shape (1, 2)"),
-    "word in list": ("a.json", text([[[1, 2, "tall"]]]), "episode 0: " + THREE),
-    "no list": ("a.json", text([]), "no episode"),
-    "no orders": ("a.json", text({}), "no episode"),
-    "empty order": (
-        "a.json",
-        text({"A": {"item_sequence": {}}}),
-        "order A: there must be at least one box; there are none",
-    ),
-    "order without items": ("a.json", text({"A": {}}), ORDER + " reading it fails with KeyError: 'item_sequence'"),
-    "order of a list": ("a.json", text({"A": [1]}), ORDER),
-    "order without height": (
-        "a.json",
-        text(side(length=1, width=2)),
-        ORDER + " reading it fails with KeyError: 'height/mm'",
-    ),
-    "word in order": ("a.json", text(side(length=1, width=2, height="x")), ORDER),
-    "negative in order": ("a.json", text(side(length=1, width=2, height=-3)), "order A: sizes must not be negative"),
-    "null in order": ("a.json", text(side(length=1, width=2, height=None)), "order A: sizes must be finite; got"),
-    "unknown suffix": ("a.doc", raw(b"1,2,3"), f"{SUFFIXES}, not '.doc'"),
-    "no suffix": ("boxes", raw(b"1,2,3"), f"{SUFFIXES}, not ''"),
-}
+    READABLE + "float64 (9999999999, 9, 3), more than",
+)
+BAD["tensor of no storage"] = (
+    "a.pt",
+    tensor_file(torch.ones(1).expand(10**6, 10**6, 3)),
+    READABLE + "3,000,000,000,000 numbers, more than",
+)
+BAD["booleans in pt"] = ("a.pt", tensor_file([[[True, 1, 1]]]), "episode 0: " + THREE + "; the list has other values")
+BAD["no box in pt"] = (
+    "a.pt",
+    tensor_file([[], [[1, 1, 1]]]),
+    "episode 0: there must be at least one box; there are none",
+)
+BAD["truncated pt"] = ("a.pt", truncated(tensor_file(LISTS)), READABLE)
+BAD["truncated npz"] = ("a.npz", truncated(lambda path: np.savez(path, TWO_EPISODES)), READABLE)
+BAD["truncated array"] = ("a.npy", truncated(array(TWO_EPISODES)), READABLE)
+BAD["a number beyond floats"] = ("a.json", text(f"[[[1, 2, 1{'0' * 400}]]]"), "one is too large for a float")
+BAD["a number of too many digits"] = ("a.json", text(f"[[[1, 2, 1{'0' * 5000}]]]"), READABLE)
+BAD["a number beyond floats in an order"] = (
+    "a.json",
+    text('{"A": {"item_sequence": [{"length/mm": 1' + "0" * 400 + ', "width/mm": 1, "height/mm": 1}]}}'),
+    ORDER,
+)
+BAD["too large a size"] = ("a.json", text([[[1, 2, 1e200]]]), "episode 0: sizes must be at most 1e+09")
+BAD["lists without end"] = ("a.json", text("[" * 100_000), READABLE)
+BAD["not UTF-8"] = ("a.json", raw(b"[[[1, 1, \xff]]]"), READABLE)
+BAD["a number"] = ("a.json", text(3), "list of episodes, not int")
+BAD["ragged items"] = (
+    "a.json",
+    text([[[1, 2, 3], [1, 2]]]),
+    "episode 0: " + THREE + "; the list is ragged or has other values",
+)
+BAD["pairs"] = ("a.json", text([[[1, 2, 3]], [[1, 2]]]), "episode 1: " + THREE + ", not an array of shape (1, 2)")
+BAD["word in list"] = ("a.json", text([[[1, 2, "tall"]]]), "episode 0: " + THREE)
+BAD["no list"] = ("a.json", text([]), "no episode")
+BAD["no orders"] = ("a.json", text({}), "no episode")
+BAD["empty order"] = (
+    "a.json",
+    text({"A": {"item_sequence": {}}}),
+    "order A: there must be at least one box; there are none",
+)
+BAD["order without items"] = ("a.json", text({"A": {}}), ORDER + " reading it fails with KeyError: 'item_sequence'")
+BAD["order of a list"] = ("a.json", text({"A": [1]}), ORDER)
+BAD["order without height"] = (
+    "a.json",
+    text(side(length=1, width=2)),
+    ORDER + " reading it fails with KeyError: 'height/mm'",
+)
+BAD["word in order"] = ("a.json", text(side(length=1, width=2, height="x")), ORDER)
+BAD["negative in order"] = ("a.json", text(side(length=1, width=2, height=-3)), "order A: sizes must not be negative")
+BAD["null in order"] = ("a.json", text(side(length=1, width=2, height=None)), "order A: sizes must be finite; got")
+BAD["unknown suffix"] = ("a.doc", raw(b"1,2,3"), f"{SUFFIXES}, not '.doc'")
+BAD["no suffix"] = ("boxes", raw(b"1,2,3"), f"{SUFFIXES}, not ''")
 
 
 def test_bad_files_are_refused_in_one_line(tmp_path: Path) -> None:
     for kind, (name, write, message) in BAD.items():
-        (folder := tmp_path / kind).mkdir()
+        folder = tmp_path / kind
+        folder.mkdir()
         assert_refused(saved(folder / name, write), message)
 
 
@@ -341,21 +340,23 @@ def test_boxes_too_large_for_the_bin_are_refused(tmp_path: Path) -> None:
     assert "skip_boxes or skip_orders" in line
 
 
-PALLET = Bin((1.2, 0.8, 1.5), (120, 80))  # cells of 10 mm
+# Cells of 10 mm.
+PALLET = Bin((1.2, 0.8, 1.5), (120, 80))
 
 
 def orders(*sizes: list[tuple[float, float, float]]) -> dict[str, Any]:
-    """Orders A, B, … of boxes, millimetres, the places of which are counted from 1 and the articles named by size."""
+    """Build orders A, B, … of boxes, millimetres.
+
+    Places of boxes count from 1, and articles are named by size.
+    """
     sides = ("length/mm", "width/mm", "height/mm")
-    return {
-        chr(ord("A") + i): {
-            "item_sequence": {
-                str(n + 1): dict(zip(sides, box, strict=True)) | {"article": f"art-{box[0]}"}
-                for n, box in enumerate(boxes)
-            }
-        }
-        for i, boxes in enumerate(sizes)
-    }
+    made = {}
+    for name, boxes in zip(string.ascii_uppercase, sizes, strict=False):
+        items = {}
+        for place, box in enumerate(boxes, start=1):
+            items[str(place)] = dict(zip(sides, box, strict=True)) | {"article": f"art-{box[0]}"}
+        made[name] = {"item_sequence": items}
+    return made
 
 
 MIXED = orders(
@@ -382,7 +383,8 @@ def test_a_box_that_does_not_fit_is_named_as_the_file_has_it(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("misfits", "episodes", "places", "left_out"),
     [
-        ("skip_boxes", [0, 1, 3], [[0, 1], [0, 2], [0]], {"boxes": 2, "orders": 1}),  # C has no other box
+        # C has no other box.
+        ("skip_boxes", [0, 1, 3], [[0, 1], [0, 2], [0]], {"boxes": 2, "orders": 1}),
         ("skip_orders", [0, 3], [[0, 1], [0]], {"boxes": 4, "orders": 2}),
     ],
 )
@@ -400,7 +402,8 @@ def test_what_does_not_fit_is_left_out_and_counted(
     assert (played.episodes, played.places, played.left_out) == (episodes, places, left_out)
     assert env.item_sequences.num_keys == len(episodes)
     assert env.catalogue.num_items == len(played.sizes)
-    (said,) = caplog.messages  # once, though it is looked at twice
+    # It is said once, though it is looked at twice.
+    (said,) = caplog.messages
     assert "order B, box 2: 1300 × 200 × 100 mm (130 × 20 × 10 cells), the first of 2 such boxes in 2 of 4" in said
 
 
@@ -417,7 +420,8 @@ MM = [[[200, 300, 400], [100, 100, 100]]]
 def test_boxes_far_smaller_than_cells_are_refused_with_numbers(unit: str, tmp_path: Path) -> None:
     factor = {"mm": 1, "cm": 10, "m": 1000}[unit]
     path = saved(tmp_path / "a.json", text((np.array(MM) / factor).tolist()))
-    with pytest.raises(ValueError) as error:  # 0.024 + 0.001 m³ become two metre cubes
+    # 0.024 + 0.001 m³ become two metre cubes.
+    with pytest.raises(ValueError) as error:
         PackingEnv(1, items=BoxSequences(path, unit), device="cpu")
     line = str(error.value)
     assert line.startswith(f"BoxSequences: {path}: ")
@@ -429,7 +433,8 @@ def test_boxes_far_smaller_than_cells_are_refused_with_numbers(unit: str, tmp_pa
 
 def test_rounding_by_more_than_a_tenth_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source = BoxSequences(saved(tmp_path / "a.json", text([[[395, 200, 110]]])), "mm")
-    for resolution, expected in (((120, 80), 0), ((24, 16), 1), ((24, 16), 1)):  # 1.28%, and 38% twice
+    # 1.28%, and 38% twice.
+    for resolution, expected in (((120, 80), 0), ((24, 16), 1), ((24, 16), 1)):
         source.build(Bin((1.2, 0.8, 1.5), resolution), "yaw", 10, 1)
         assert len(caplog.messages) == expected
     assert "395 × 200 × 110 mm in cells of 50 × 50 × 50 mm" in caplog.messages[0]
@@ -437,7 +442,7 @@ def test_rounding_by_more_than_a_tenth_is_told_once(tmp_path: Path, caplog: pyte
 
 
 def test_orders_drawn_at_random_are_no_smaller_than_cells_either() -> None:
-    with pytest.raises(ValueError, match=r"OrderBoxes: .* mm in cells of 1000"):
+    with pytest.raises(ValueError, match=r"OrderBoxes: .* mm .*cells .*1000"):
         PackingEnv(1, items="orders", device="cpu")
     with pytest.raises(ValueError, match=r"OrderBoxes: .*mm.* 1200 × 800 × 1500 mm"):
         OrderBoxes(length=(1500, 2000)).build(PALLET, "yaw", 10, 1)
@@ -454,9 +459,11 @@ def file_of(path: Path, *episodes: list[list[float]], unit: str = "cells") -> Bo
 @pytest.mark.parametrize("unit", ["cells", "mm"])
 @pytest.mark.parametrize("source", [RandomBoxes(2, 5), CutBoxes(2, 5, "stack", pool=None)])
 def test_boxes_get_the_numbers_of_the_other_source(tmp_path: Path, source: RandomBoxes | CutBoxes, unit: str) -> None:
-    scale = 1000 if unit == "mm" else 1  # a cell of this bin is a metre
+    # A cell of this bin is a metre.
+    scale = 1000 if unit == "mm" else 1
     episodes = [[[5, 2, 3], [2, 2, 2]], [[2, 5, 3], [5, 2, 3], [5, 5, 5], [10, 10, 10]]]
-    file = file_of(tmp_path / "some.json", *[[[scale * s for s in box] for box in e] for e in episodes], unit=unit)
+    scaled = [(scale * np.array(episode)).tolist() for episode in episodes]
+    file = file_of(tmp_path / "some.json", *scaled, unit=unit)
     alike = AlikeSequences(file, source)
     catalogue, sequences = alike.build(TEN, "yaw", 100, 2)
     expected, _ = source.build(TEN, "yaw", 100, 2)

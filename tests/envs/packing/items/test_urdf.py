@@ -61,7 +61,8 @@ def test_meshes_are_scaled_and_mirrored(tmp_path: Path) -> None:
     assert sorted(bounds(each) for each in found) == [[[0, -1, 0], [0.5, 0, 2]], [[1, -1, 0], [1.5, 0, 2]]]
     assert MeshShape.of("", found[:1]).volume == pytest.approx(1.0)
     vertices, faces = found[0]
-    assert np.linalg.det(vertices[faces] - vertices.mean(0)).sum() / 6 == pytest.approx(1.0)  # outward after mirroring
+    # They look outward after mirroring.
+    assert np.linalg.det(vertices[faces] - vertices.mean(0)).sum() / 6 == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +80,8 @@ def test_primitives_hold_all_of_the_shape(geometry: str, volume: float, tmp_path
     vertices, faces = group
     a, b, c = np.moveaxis(vertices[faces], 1, 0)
     normal = np.cross(b - a, c - a)
-    distance = (normal * a).sum(1) / np.linalg.norm(normal, axis=1)  # of the faces' planes from the middle
+    # Of the faces' planes from the middle.
+    distance = (normal * a).sum(1) / np.linalg.norm(normal, axis=1)
     if "box" not in geometry:
         assert distance.min() >= 0.5 - 1e-9
 
@@ -169,10 +171,12 @@ def test_a_chain_of_links_is_followed_once(tmp_path: Path, monkeypatch: pytest.M
             products.append(1)
             return np.asarray(self) @ np.asarray(other)
 
-    origin = urdf._origin
-    monkeypatch.setattr(urdf, "_origin", lambda element: origin(element).view(Counted))
+    origin = urdf.read_origin
+    monkeypatch.setattr(urdf, "read_origin", lambda element: origin(element).view(Counted))
     monkeypatch.setattr(np, "eye", lambda n, eye=np.eye: eye(n).view(Counted))
     found = urdf_groups(tmp_path / "a.urdf", lambda path: read.append(path) or read_mesh(path))
     assert [vertices[:, 0].min() for vertices, _ in found] == list(range(number))
-    assert len(read) == 1  # though all links have it
-    assert len(products) < 4 * number  # not a walk to the root for each
+    # All links have it, and it is read once.
+    assert len(read) == 1
+    # There is no walk to the root for each.
+    assert len(products) < 4 * number

@@ -11,7 +11,8 @@ from torchrl_gpu.envs.packing.items.voxels import boxes_of, heightmaps, solid_of
 from torchrl_gpu.envs.packing.rotations import orientation_set, turn
 from torchrl_gpu.envs.packing.types import Bin
 
-BIN = Bin((2.0, 2.0, 2.0), (16, 16))  # cells of 1/8 m
+# Cells of 1/8 m.
+BIN = Bin((2.0, 2.0, 2.0), (16, 16))
 CELL = 0.125
 
 
@@ -44,7 +45,8 @@ def test_cells_without_material_have_no_bottom() -> None:
 def test_empty_layers_around_a_solid_do_not_count() -> None:
     solid = random_solid(0)
     padded = np.pad(solid, ((1, 2), (0, 3), (2, 1)))
-    plain, loose = (heightmaps([s], np.eye(3)[None], BIN) for s in (solid, padded))
+    plain = heightmaps([solid], np.eye(3)[None], BIN)
+    loose = heightmaps([padded], np.eye(3)[None], BIN)
     assert torch.equal(plain.top, loose.top)
     assert torch.equal(plain.bottom, loose.bottom)
     assert torch.equal(plain.extent, loose.extent)
@@ -97,7 +99,8 @@ def test_a_disc_is_about_as_large_after_any_turn() -> None:
     bin_ = Bin((4.0, 4.0, 4.0), (32, 32))
     catalogue = heightmaps([disc], np.stack([turn(0, 0, 0), turn(0, 0, 30)]), bin_)
     counts = catalogue.bottom[0].isfinite().sum((-1, -2)).tolist()
-    rim = 4 * 21  # cells that a circle of 21 cells across passes, at most
+    # Cells that a circle of 21 cells across passes, at most.
+    rim = 4 * 21
     assert counts[0] < counts[1] < counts[0] + rim
     assert catalogue.height[0].tolist() == pytest.approx([4 * CELL, 4 * CELL])
 
@@ -141,7 +144,8 @@ def test_boxes_fill_the_voxels_without_overlap(seed: int) -> None:
 def test_boxes_by_hand() -> None:
     solid = np.ones((3, 4, 5), dtype=bool)
     assert boxes_of(solid).tolist() == [[[0, 0, 0], [3, 4, 5]]]
-    solid[1:, :, 2:] = False  # an L
+    # An L.
+    solid[1:, :, 2:] = False
     assert boxes_of(solid).tolist() == [[[0, 0, 0], [1, 4, 5]], [[1, 0, 0], [3, 4, 2]]]
     assert boxes_of(np.zeros((2, 2, 2), dtype=bool)).shape == (0, 2, 3)
 
@@ -161,7 +165,8 @@ def test_surfaces_are_closed_and_hold_the_voxels(seed: int) -> None:
 
 
 def test_an_item_as_large_as_the_bin_fits() -> None:
-    bin_ = Bin((0.1, 0.1, 0.1), (25, 25))  # 25 · 0.004 is not 0.1 to the last bit
+    # 25 · 0.004 is not 0.1 to the last bit.
+    bin_ = Bin((0.1, 0.1, 0.1), (25, 25))
     catalogue = heightmaps([np.ones((25, 25, 25), dtype=bool)], np.eye(3)[None], bin_)
     assert catalogue.extent.tolist() == [[[25, 25]]]
 

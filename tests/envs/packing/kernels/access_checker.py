@@ -1,4 +1,6 @@
-"""A checker of every access that interpreted Triton kernels make: what a GPU would only sometimes punish.
+"""A checker of every access that interpreted Triton kernels make.
+
+A GPU would punish a wrong one only sometimes.
 
 `AccessChecker` stands between Triton's interpreter and memory. Each tensor of a launch is given addresses of its own,
 so that a pointer is judged by the tensor that it was made from, whatever happens to lie where it points to. Found are:
@@ -30,9 +32,11 @@ from torch import Tensor
 from triton.runtime import interpreter
 from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 
-_TAG = 48  # bits of an address below the number of its tensor
+# Bits of an address below the number of its tensor.
+_TAG = 48
 _NOBODY, _MANY = -1, -2
-_HERE = (__file__, str(Path(interpreter.__file__).parents[1]))  # frames that made no access of their own
+# Frames that made no access of their own.
+_HERE = (__file__, str(Path(interpreter.__file__).parents[1]))
 
 OUTSIDE = "outside its tensor"
 RACE = "another program's"
@@ -53,7 +57,10 @@ class Fault(NamedTuple):
 
 @dataclass
 class Traffic:
-    """Elements of one tensor that a launch accessed: all accesses, and how many different elements they were."""
+    """Elements of one tensor that a launch accessed.
+
+    It counts all accesses, and different elements.
+    """
 
     item_bytes: int
     loads: int = 0
@@ -64,7 +71,10 @@ class Traffic:
 
 @dataclass
 class Launch:
-    """One launch: its kernel, how many programs it had, and what they accessed by the argument's name."""
+    """A launch: its kernel, its number of programs, and its traffic.
+
+    Traffic goes by the argument's name.
+    """
 
     kernel: str
     programs: int = 0
@@ -72,8 +82,10 @@ class Launch:
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes that must go through memory however good the caches are: what is written and what is only read, each
-        element once."""
+        """Return the bytes that go through memory however good the caches are.
+
+        They are what is written and what is only read, each element once.
+        """
         return sum(each.item_bytes * (each.stored or each.loaded) for each in self.traffic.values())
 
 
@@ -83,8 +95,13 @@ class _Memory:
     def __init__(self, start: int, num_bytes: int, item_bytes: int) -> None:
         self.start, self.item_bytes = start, item_bytes
         size = -(-num_bytes // item_bytes)
-        self.reader, self.writer, self.atomic = (np.full(size, _NOBODY) for _ in range(3))  # programs
-        self.read_in, self.written_in = np.zeros(size, np.int64), np.zeros(size, np.int64)  # since which barrier
+        # Programs that have accessed each element.
+        self.reader = np.full(size, _NOBODY)
+        self.writer = np.full(size, _NOBODY)
+        self.atomic = np.full(size, _NOBODY)
+        # Barriers since which an access stands.
+        self.read_in = np.zeros(size, np.int64)
+        self.written_in = np.zeros(size, np.int64)
         self.read_lane, self.written_lane = np.zeros(size, np.int64), np.zeros(size, np.int64)
 
     def at(self, address: np.ndarray) -> np.ndarray:
@@ -95,7 +112,9 @@ class _Argument:
     """A tensor of a launch: its bounds, and which of its elements were accessed."""
 
     def __init__(self, name: str, tensor: Tensor, memory: _Memory) -> None:
-        self.name, self.memory, self.item_bytes = name, memory, tensor.element_size()
+        self.name = name
+        self.memory = memory
+        self.item_bytes = tensor.element_size()
         self.start = tensor.data_ptr()
         last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
         self.size = last + 1 if tensor.numel() else 0
@@ -104,7 +123,9 @@ class _Argument:
 
 
 class AccessChecker:
-    """A context in which the launches of interpreted kernels are checked; they give what they give without it.
+    """A context in which the launches of interpreted kernels are checked.
+
+    Their results stay those without it.
 
     Attributes:
         faults: How many elements were at fault, by `Fault`.
@@ -135,13 +156,13 @@ class AccessChecker:
         self._restore.clear()
 
     def describe(self) -> str:
-        """Every fault on a line of its own; "" where there is none."""
+        """Describe every fault on a line of its own, or return ""."""
         return "\n".join(
             f"{fault.line}: {fault.kernel} {fault.access}s {fault.argument}: {fault.kind}, {count} times"
             for fault, count in sorted(self.faults.items())
         )
 
-    def _wrap(self, owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    def _wrap(self, owner: object, name: str, wrapper: Callable[..., Any]) -> None:
         original = getattr(owner, name)
         self._restore.append((owner, name, original))
         setattr(owner, name, lambda *args, **kwargs: wrapper(original, *args, **kwargs))
@@ -156,7 +177,7 @@ class AccessChecker:
         self._shapes: dict[tuple[int, ...], int] = {}
         self._program, self._epoch = 0, 0
 
-    def _init_arguments(self, original: Callable[..., Any], executor: Any, given: Any, named: Any) -> Any:
+    def _init_arguments(self, original: Callable[..., Any], executor: Any, given: object, named: Any) -> Any:
         arguments, keywords = original(executor, given, named)
         self._begin(executor.fn.__name__)
         for name, value in [*zip(executor.arg_names, arguments, strict=False), *keywords.items()]:
@@ -164,7 +185,10 @@ class AccessChecker:
         return arguments, keywords
 
     def _convert(self, original: Callable[..., Any], value: Any) -> Any:
-        """As the interpreter makes values of arguments; the address of a tensor also holds which tensor it is."""
+        """Make values of arguments as the interpreter does.
+
+        The address of a tensor also holds its number.
+        """
         converted = original(value)
         if not isinstance(value, Tensor):
             return converted
@@ -177,17 +201,17 @@ class AccessChecker:
         converted.handle.data = converted.handle.data + (np.uint64(tag) << np.uint64(_TAG))
         return converted
 
-    def _next_program(self, original: Callable[..., None], *args: Any) -> None:
+    def _next_program(self, original: Callable[..., None], *args: object) -> None:
         original(*args)
         self._program += 1
         self._epoch += 1
         self._launch.programs += 1
 
-    def _barrier(self, original: Callable[..., Any], *args: Any) -> Any:
+    def _barrier(self, original: Callable[..., Any], *args: object) -> Any:
         self._epoch += 1
         return original(*args)
 
-    def _end(self, original: Callable[..., None], *args: Any) -> None:
+    def _end(self, original: Callable[..., None], *args: object) -> None:
         for each in self._arguments.values():
             each.traffic.loaded, each.traffic.stored = int(each.was_loaded.sum()), int(each.was_stored.sum())
             self._launch.traffic[each.name] = each.traffic
@@ -197,35 +221,43 @@ class AccessChecker:
 
     # -- accesses ------------------------------------------------------------------------------------------------------
 
-    def _load(self, original: Callable[..., Any], builder: Any, ptrs: Any, mask: Any, *rest: Any, **named: Any) -> Any:
+    def _load(
+        self, original: Callable[..., Any], builder: Any, ptrs: Any, mask: Any, *rest: object, **named: object
+    ) -> Any:
         for argument, index, lane, _ in self._inside("load", ptrs, mask):
             self._read(argument, index, lane)
         return original(builder, _real(ptrs), self._allowed(ptrs, mask), *rest, **named)
 
-    def _store(self, original: Callable[..., Any], builder: Any, ptrs: Any, value: Any, mask: Any, *rest: Any) -> Any:
+    def _store(
+        self, original: Callable[..., Any], builder: Any, ptrs: Any, value: Any, mask: Any, *rest: object
+    ) -> Any:
         values = np.broadcast_to(value.data, ptrs.data.shape)
         for argument, index, lane, chosen in self._inside("store", ptrs, mask):
             self._write(argument, index, lane, values[chosen])
         return original(builder, _real(ptrs), value, self._allowed(ptrs, mask), *rest)
 
     def _atomic_rmw(
-        self, original: Callable[..., Any], builder: Any, op: Any, ptrs: Any, value: Any, mask: Any, *rest: Any
+        self, original: Callable[..., Any], builder: Any, op: Any, ptrs: Any, value: Any, mask: Any, *rest: object
     ) -> Any:
         for argument, index, _, _ in self._inside("atomic", ptrs, mask):
             self._update(argument, index)
         return original(builder, op, _real(ptrs), value, self._allowed(ptrs, mask), *rest)
 
-    def _atomic_cas(self, original: Callable[..., Any], builder: Any, ptrs: Any, *rest: Any) -> Any:
+    def _atomic_cas(self, original: Callable[..., Any], builder: Any, ptrs: Any, *rest: object) -> Any:
         everywhere = type(ptrs)(np.ones(ptrs.data.shape, bool), interpreter.tl.int1)
         for argument, index, _, _ in self._inside("atomic", ptrs, everywhere):
             self._update(argument, index)
-        assert self._allowed(ptrs, everywhere).data.all(), self.describe()  # it knows no mask
+        # The interpreter of this access knows no mask.
+        assert self._allowed(ptrs, everywhere).data.all(), self.describe()
         return original(builder, _real(ptrs), *rest)
 
     def _inside(
         self, access: str, ptrs: Any, mask: Any
     ) -> Iterator[tuple[_Argument, np.ndarray, np.ndarray, np.ndarray]]:
-        """Per argument what unmasked lanes access inside it: elements of its storage, lanes, and which those are."""
+        """List what unmasked lanes access inside each argument.
+
+        It gives elements of its storage, lanes, and which those are.
+        """
         mask = np.broadcast_to(mask.data, ptrs.data.shape).astype(bool)
         shape = self._shapes.setdefault(ptrs.data.shape, len(self._shapes)) << 40
         tags = ptrs.data >> np.uint64(_TAG)
@@ -268,7 +300,8 @@ class AccessChecker:
         self._join(m.reader, index)
         again = (m.read_in[index] == self._epoch) & (m.read_lane[index] != lane)
         m.read_lane[index] = np.where(again, _MANY, lane)
-        m.read_lane[index[m.read_lane[index] != lane]] = _MANY  # several lanes of this load
+        # These elements belong to several lanes of this load.
+        m.read_lane[index[m.read_lane[index] != lane]] = _MANY
         m.read_in[index] = self._epoch
 
     def _write(self, argument: _Argument, index: np.ndarray, lane: np.ndarray, values: np.ndarray) -> None:
@@ -310,7 +343,8 @@ def _tensors(name: str, value: Any) -> Iterator[tuple[int, str]]:
     elif isinstance(value, tuple):
         for i, each in enumerate(value):
             yield from _tensors(f"{name}[{i}]", each)
-    elif isinstance(getattr(value, "base", None), torch.Tensor):  # a tensor descriptor
+    # A tensor descriptor.
+    elif isinstance(getattr(value, "base", None), torch.Tensor):
         yield id(value.base), name
 
 

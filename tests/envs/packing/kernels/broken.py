@@ -1,4 +1,7 @@
-"""A backend that is `eager` but for what the environment variable BROKEN says; for tests of what happens then."""
+"""A backend that is `eager` but for a fault.
+
+The environment variable BROKEN says which, for tests of what happens then.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,15 @@ from torchrl_gpu.envs.packing.types import Bin, Catalogue, Moved
 
 __all__ = ["advance", "any_legal", "bear", "drop_map", "pile_growth", "place", "restart", "upheld"]
 
-OWN_CELLS = (6, 5)  # of the bin in which "fails in one bin" does
+# Of the bin in which "fails in one bin" does.
+OWN_CELLS = (6, 5)
 
 
 def _breaks(how: str) -> bool:
     return os.environ.get("BROKEN") == how
 
 
-def drop_map(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, *stored: Any) -> Any:
+def drop_map(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin, *stored: object) -> Any:
     """As eager's, or not at all."""
     if _breaks("compilation fails"):
         raise RuntimeError("PTX assembly aborted\nptxas: unknown architecture sm_999")
@@ -38,16 +42,16 @@ def drop_map(heightmap: Tensor, item_id: Tensor, catalogue: Catalogue, bin_: Bin
     return z_map, legal
 
 
-def place(*arguments: Any) -> Tensor:
+def place(*arguments: object) -> Tensor:
     return arguments[0].clone() if _breaks("places nothing") else eager.place(*arguments)
 
 
-def pile_growth(*arguments: Any) -> Tensor:
+def pile_growth(*arguments: object) -> Tensor:
     growth = eager.pile_growth(*arguments)
     return growth * torch.nan if _breaks("grows by no number") else growth
 
 
-def advance(*arguments: Any) -> Moved:
+def advance(*arguments: object) -> Moved:
     moved = eager.advance(*arguments)
     if _breaks("miscounts"):
         moved.state.num_packed += 1

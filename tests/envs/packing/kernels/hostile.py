@@ -1,4 +1,7 @@
-"""Values that no environment gives, and that the kernels must survive alike: numbers out of every range."""
+"""Values that no environment gives: numbers out of every range.
+
+All kernels must survive them, with the same results.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from torch import Tensor
 from tests.envs.packing.kernels.parity import assert_placed
 from tests.envs.packing.kernels.test_transition import CPU, assert_advance_agrees, assert_restart_agrees, state_of
 from tests.envs.packing.scenes import CELL, Scene, scene
+from tests.records import with_values
 from torchrl_gpu.envs.packing.kernels import reference
 from torchrl_gpu.envs.packing.types import PackingState, Placement, StoredMaps
 
@@ -20,7 +24,10 @@ WILD = (-1, -2, -7, -50, -(2**31), -(2**63), 2**31 - 1, 2**31, 2**32, 10**9, 10*
 
 
 def wild(rng: np.random.Generator, shape: tuple[int, ...], low: int, high: int, share: float = 0.5) -> Tensor:
-    """Integers in [low, high), a share of them replaced by such as are in no range, or just outside this one."""
+    """Draw integers in [low, high), and replace a share of them by others.
+
+    Those are in no range, or just outside this one.
+    """
     odd = np.array([*WILD, low - 1, high, high + 1], dtype=np.int64)
     fine = rng.integers(low, max(high, low + 1), shape)
     return torch.from_numpy(np.where(rng.random(shape) < share, rng.choice(odd, shape), fine))
@@ -28,14 +35,17 @@ def wild(rng: np.random.Generator, shape: tuple[int, ...], low: int, high: int, 
 
 def hostile_items(s: Scene, rng: np.random.Generator) -> Scene:
     """The scene with items of which about half are no row of its catalogue."""
-    return s._replace(item_id=wild(rng, tuple(s.item_id.shape), 0, s.catalogue.num_items))
+    return with_values(s, item_id=wild(rng, tuple(s.item_id.shape), 0, s.catalogue.num_items))
 
 
 def hostile_placement(s: Scene, rng: np.random.Generator, share: float = 0.2) -> Placement:
     """Placements, most of which are not of this catalogue or not inside the bin."""
     n = len(s.heightmap)
     ranges = (s.catalogue.num_items, s.catalogue.num_orientations, *s.bin_.cells)
-    item_id, orientation, x, y = (wild(rng, (n,), 0, most, share) for most in ranges)
+    item_id = wild(rng, (n,), 0, ranges[0], share)
+    orientation = wild(rng, (n,), 0, ranges[1], share)
+    x = wild(rng, (n,), 0, ranges[2], share)
+    y = wild(rng, (n,), 0, ranges[3], share)
     return Placement(item_id, orientation, x, y, torch.from_numpy(rng.integers(0, 5, n) / 8).float())
 
 
@@ -45,7 +55,10 @@ def hostile_stored(s: Scene, maps: tuple[Tensor, Tensor], rng: np.random.Generat
 
 
 def hostile_state(s: Scene, rng: np.random.Generator) -> PackingState:
-    """A state of a scene of hostile items: counters of any size, and a mask that is true where it should not be."""
+    """Build a state of a scene of hostile items.
+
+    Counters have any size, and a mask is true where it should not be.
+    """
     state = state_of(s, rng)
     n = len(s.heightmap)
     wrong = torch.from_numpy(rng.random(state.legal.shape) < 0.5)
@@ -81,13 +94,16 @@ def assert_nothing_outside_is_placed(kernels: Any, kind: str, seeds: Iterable[in
 
 
 def assert_no_slot_is_kept(kernels: Any, s: Scene, rng: np.random.Generator, device: torch.device = CPU) -> None:
-    """Stored maps of hostile slots crash nothing, and those of slots that are none are not kept."""
+    """Check stored maps of hostile slots.
+
+    They crash nothing, and those of slots out of range are not kept.
+    """
     maps, there = reference.drop_map(*s), s.to(device)
     z_map, legal = kernels.drop_map(*there, _there(hostile_stored(s, maps, rng), device))
     assert z_map.shape == legal.shape == maps[0].shape
     stored = hostile_stored(s, (torch.full_like(maps[0], 77.0), ~maps[1]), rng)
     nowhere = torch.where(stored.slot < 0, stored.slot, stored.slot.clamp_min(s.item_id.shape[1]))
-    came = kernels.drop_map(*there, _there(stored._replace(slot=nowhere), device))
+    came = kernels.drop_map(*there, _there(with_values(stored, slot=nowhere), device))
     assert all(torch.equal(a.cpu(), b) for a, b in zip(came, maps, strict=True))
 
 

@@ -1,4 +1,7 @@
-"""Random odd settings of every kernel, each of which launches all kernels that it concerns."""
+"""Random odd settings of every kernel.
+
+Each launches all kernels that it concerns.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ from torchrl_gpu.envs.packing.types import StoredMaps
 
 KINDS = ("boxes", "solids", "turned", "boxes as solids")
 BATCHES = (1, 1, 3)
-WIDE = 17  # cells along x from which on boxes have a kernel of their own
+# Cells along x from which on boxes have a kernel of their own.
+WIDE = 17
 
 
 class OddScene(NamedTuple):
@@ -45,7 +49,10 @@ class OddScene(NamedTuple):
 
 
 def odd_scene(seed: int) -> OddScene:
-    """Kinds, rules and batches take turns; the rest is drawn."""
+    """Build a scene from a seed.
+
+    Kinds, rules and batches take turns, and the rest is drawn.
+    """
     rng = np.random.default_rng(seed)
     kind, rule = KINDS[seed % len(KINDS)], RULES[seed // len(KINDS) % len(RULES)]
     num_envs = BATCHES[seed % len(BATCHES)]
@@ -53,7 +60,8 @@ def odd_scene(seed: int) -> OddScene:
     cells = (int(rng.integers(WIDE, 21)) if wide else int(rng.integers(1, 8)), int(rng.integers(1, 5 if wide else 8)))
     step = int(rng.integers(1, min(*cells, 5) + 1))
     bin_ = bin_of(cells, step=step, stability=rule, levels=int(rng.integers(3, 9)))
-    if kind == "turned":  # four orientations, whose extents are shared by twos
+    # Four orientations, whose extents are shared by twos.
+    if kind == "turned":
         sides = int(rng.integers(1, min(cells) + 1)), int(rng.integers(1, min(cells) + 1))
         catalogue = turned_solids(rng, sides, None)
         item_id = torch.from_numpy(rng.integers(-1, 3, (num_envs, int(rng.integers(1, 3)))))
@@ -62,22 +70,27 @@ def odd_scene(seed: int) -> OddScene:
         s = scene_in(bin_, rng, kind, num_envs=num_envs, most_orientations=2, most_visible=2)
     if kind != "boxes" and rng.random() < 0.6:
         s = s.counted(CELL)
-        if rng.random() < 0.5:  # one bin cannot be counted
-            s.heightmap[0, 0, 0] += CELL / 96
+    # One bin cannot be counted.
+    if rng.random() < 0.5:
+        s.heightmap[0, 0, 0] += CELL / 96
     if rng.random() < 0.6:
         s = hostile_items(s, rng)
     return OddScene(s, rng, bool(rng.random() < 0.8))
 
 
 def launch_all(odd: OddScene) -> None:
-    """Every kernel on the scene: maps anew and from stored ones, growth, a placement, an action and a restart."""
+    """Run every kernel on the scene.
+
+    They make maps anew and from stored ones, growth, a placement, an action and a restart.
+    """
     s, rng, _pairs = odd
     maps = triton_kernels.drop_map(*s)
     if s.catalogue.flat:
         bears = torch.from_numpy(rng.random(tuple(s.heightmap.shape)) < 0.7)
         bearing = replace(s.bin_, stability="load_bearing")
         triton_kernels.upheld(s.heightmap, bears, *maps, s.item_id, s.catalogue, bearing)
-    if not s.catalogue.flat:  # of boxes nothing is kept
+    # Of boxes nothing is kept.
+    if not s.catalogue.flat:
         triton_kernels.drop_map(*s, hostile_stored(s, maps, rng))
         slot = torch.from_numpy(rng.integers(-1, s.item_id.shape[1], tuple(s.item_id.shape)))
         corner = torch.tensor([[0, 0, 1, 1]]).repeat(len(s.heightmap), 1)
@@ -92,7 +105,10 @@ def launch_all(odd: OddScene) -> None:
 
 
 def check(seeds: range, replace_attribute: Callable[[object, str, object], None]) -> AccessChecker:
-    """The kernels on the scenes of some seeds, every access checked; `replace_attribute` as of `monkeypatch`."""
+    """Run the kernels on the scenes of some seeds, with every access checked.
+
+    `replace_attribute` is that of `monkeypatch`.
+    """
     checker = AccessChecker()
     for seed in seeds:
         odd = odd_scene(seed)

@@ -12,19 +12,24 @@ import torch
 from torch import Tensor
 
 from tests.envs.packing.scenes import CELL, Scene, as_solids, bin_of, judge
+from tests.records import with_values
 from tests.tolerances import assert_near
 from torchrl_gpu.envs.packing.kernels import reference
 from torchrl_gpu.envs.packing.types import Catalogue, Placement, StoredMaps
 
 KINDS = ("boxes", "solids", "boxes as solids")
 CPU = torch.device("cpu")
-Kernels = ModuleType | list[ModuleType]  # those of one backend, or of several, for which the reference is asked once
+# Those of one backend, or of several, for which the reference is asked once.
+Kernels = ModuleType | list[ModuleType]
 
 
 def assert_parity(
     kernels: Kernels, s: Scene, stored: StoredMaps | None = None, device: torch.device = CPU, growth: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """z and legality of the reference, to the bit, and growth but for the order of its sums."""
+    """Check z and legality against the reference, to the bit.
+
+    Growth may differ by the order of its sums.
+    """
     there, z_map, legal = s.to(device), *reference.drop_map(*s)
     expected = reference.pile_growth(s.heightmap, s.item_id, z_map, s.catalogue, s.bin_) if growth else None
     for each in _listed(kernels):
@@ -38,7 +43,10 @@ def assert_parity(
 
 
 def assert_placed(kernels: Kernels, s: Scene, placement: Placement, device: torch.device = CPU) -> Tensor:
-    """The heightmap of the reference after a placement, to the bit; the one before is not written."""
+    """Check the heightmap after a placement against the reference, to the bit.
+
+    The one before is not written.
+    """
     expected, there = reference.place(s.heightmap, placement, s.catalogue, s.bin_), s.to(device)
     on_device = Placement(*(field.to(device) for field in placement))
     for each in _listed(kernels):
@@ -52,7 +60,10 @@ def _listed(kernels: Kernels) -> list[ModuleType]:
 
 
 def some_placement(s: Scene, seed: int | torch.Generator) -> Placement:
-    """The first item of each environment somewhere it fits, at rest or not; none where it fits nowhere."""
+    """Place the first item of each environment somewhere it fits.
+
+    It may not be at rest. An item that fits nowhere is not placed.
+    """
     generator = torch.Generator().manual_seed(seed) if isinstance(seed, int) else seed
     item = s.item_id[:, 0]
     orientation = torch.randint(s.catalogue.num_orientations, item.shape, generator=generator)
@@ -65,18 +76,25 @@ def some_placement(s: Scene, seed: int | torch.Generator) -> Placement:
 
 
 def shown_next(s: Scene, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    """Items in other slots than before, some of them new ones or none; and the slots in which the others were."""
+    """Move items to other slots, with some new ones and some gone.
+
+    Also returns the slots in which the others were.
+    """
     num_envs, num_slots = s.item_id.shape
     slot = torch.from_numpy(np.stack([rng.permutation(num_slots) for _ in range(num_envs)]))
     item_id = s.item_id.gather(1, slot)
     fresh = torch.from_numpy(rng.random(slot.shape) < 0.3)
     other = torch.from_numpy(rng.integers(-1, s.catalogue.num_items, slot.shape))
-    forgotten = torch.from_numpy(rng.random(slot.shape) < 0.1)  # the same item, but its maps are not stored
+    # The same item comes without stored maps.
+    forgotten = torch.from_numpy(rng.random(slot.shape) < 0.1)
     return torch.where(fresh, other, item_id), torch.where(fresh | forgotten, -1, slot)
 
 
 def changed_by(placement: Placement, s: Scene, rng: np.random.Generator) -> Tensor:
-    """Cells that a placement covers, or some more; none where nothing was placed."""
+    """Return the cells that a placement covers, or some more.
+
+    Where nothing was placed there are none.
+    """
     extent = s.catalogue.extent[placement.item_id.clamp_min(0), placement.orientation]
     corner = torch.stack([placement.x, placement.y], 1)
     more = torch.from_numpy(rng.integers(0, 3, (2, *corner.shape)))
@@ -95,7 +113,7 @@ def assert_kept_maps_follow(kernels: ModuleType, s: Scene, seed: int, steps: int
         heightmap = reference.place(s.heightmap, placement, s.catalogue, s.bin_)
         item_id, slot = shown_next(s, rng)
         stored = StoredMaps(z_map, legal, slot, changed_by(placement, s, rng))
-        s = s._replace(heightmap=heightmap, item_id=item_id)
+        s = with_values(s, heightmap=heightmap, item_id=item_id)
         z_map, legal = assert_parity(kernels, s, stored, device, growth=False)
 
 
@@ -125,7 +143,10 @@ def assert_every_pattern(
 
 
 def assert_held_by_three_posts(kernels: Kernels, kind: str, half: int, device: torch.device = CPU) -> None:
-    """A wide item on three posts whose triangle holds the centre, or, one post moved by a cell, just misses it."""
+    """Check a wide item on three posts whose triangle holds its centre.
+
+    With one post moved by a cell, the triangle just misses it.
+    """
     shape = 2 * half - 1, 2 * half
     heightmap = torch.full((2, *shape), CELL)
     for env, far in enumerate((half, half - 1)):
@@ -141,7 +162,10 @@ def assert_held_by_three_posts(kernels: Kernels, kind: str, half: int, device: t
 def assert_only_what_changed_is_made_anew(
     kernels: ModuleType, step: int, unit: float | None, device: torch.device = CPU
 ) -> None:
-    """Stored maps that are none: what comes back differs from them exactly where a window meets the changed cell."""
+    """Check that only changed parts of stored maps are made anew.
+
+    The stored maps are nonsense, so results differ from them exactly where a window meets the changed cell.
+    """
     item_id = torch.zeros(1, 1, dtype=torch.int64)
     for corner in ((4, 5), (8, 7), (0, 0)):
         s = Scene(torch.full((1, 10, 9), 0.75), item_id, one_item((3, 2), "solids", unit), bin_of((10, 9), step=step))
@@ -149,19 +173,23 @@ def assert_only_what_changed_is_made_anew(
         changed = torch.tensor([[*corner, corner[0] + 1, corner[1] + 1]])
         stored = StoredMaps(nonsense, torch.zeros_like(nonsense, dtype=torch.bool), item_id, changed)
         came = kernels.drop_map(*s.to(device), StoredMaps(*(field.to(device) for field in stored)))
-        z_map, legal = (each.cpu()[0, 0, 0] for each in came)
+        z_map = came[0].cpu()[0, 0, 0]
+        legal = came[1].cpu()[0, 0, 0]
         fits = reference.drop_map(*s)[1][0, 0, 0]
-        x, y = (torch.arange(g) * step for g in s.bin_.grid)
-        x, y = x.clamp_max(10 - 3), y.clamp_max(9 - 2)
+        x = (torch.arange(s.bin_.grid[0]) * step).clamp_max(10 - 3)
+        y = (torch.arange(s.bin_.grid[1]) * step).clamp_max(9 - 2)
         meets = ((x <= corner[0]) & (x + 3 > corner[0]))[:, None] & ((y <= corner[1]) & (y + 2 > corner[1]))
         assert torch.equal(z_map[fits] != 0, meets[fits])
         assert torch.equal(legal, fits & meets)
 
 
 def assert_rounding_is_counted_away(kernels: ModuleType, s: Scene, device: torch.device = CPU) -> None:
-    """A height within a thousandth of a count is that count: what comes out is whole again, and as stable."""
+    """Check that a height within a thousandth of a count is that count.
+
+    Results are whole again, and as stable.
+    """
     error = (torch.rand(s.heightmap.shape, generator=torch.Generator().manual_seed(0)) - 0.5) * 1e-4 * CELL
-    came = kernels.drop_map(*s._replace(heightmap=(s.heightmap + error).clamp_min(0)).to(device))
+    came = kernels.drop_map(*with_values(s, heightmap=(s.heightmap + error).clamp_min(0)).to(device))
     assert all(torch.equal(a.cpu(), b) for a, b in zip(came, reference.drop_map(*s), strict=True))
 
 
@@ -179,11 +207,12 @@ def captured(step: Callable[[], Any]) -> tuple[torch.cuda.CUDAGraph, Any]:
 
 
 def lifted(s: Scene, units: int, seed: int = 0) -> Scene:
-    """Solids of which some cells, never the first, are so many units of a cell higher above their base."""
+    """Lift some cells of solids, never the first, by units of a cell."""
     c = s.catalogue
     assert c.top is not None
     assert c.bottom is not None
     some = torch.rand(c.top.shape, generator=torch.Generator().manual_seed(seed)) < 0.4
-    some[..., 0, 0] = False  # every item touches its own base somewhere
+    # Every item touches its own base somewhere.
+    some[..., 0, 0] = False
     high = torch.where(some & c.bottom.isfinite(), units * CELL, 0.0)
-    return s._replace(catalogue=Catalogue.of_maps(c.top + high, c.bottom + high, c.extent, c.volume, CELL))
+    return with_values(s, catalogue=Catalogue.of_maps(c.top + high, c.bottom + high, c.extent, c.volume, CELL))

@@ -1,4 +1,6 @@
-"""The access checker finds each fault, planted in a kernel of a few lines, and none in what is right.
+"""The access checker.
+
+It finds each fault that is planted in a kernel of a few lines, and none in a right kernel.
 
 They run where Triton interprets, in the processes of `make kernels`.
 """
@@ -80,7 +82,7 @@ def counting(total, plainly: tl.constexpr):
         tl.store(total, 0.0)
 
 
-def found(kernel: Any, *args: Any, programs: int = 1, **options: Any) -> list[tuple[str, str, str, int]]:
+def found(kernel: Any, *args: object, programs: int = 1, **options: object) -> list[tuple[str, str, str, int]]:
     """Kind, argument, access and count of every fault of one launch."""
     with AccessChecker() as checker:
         kernel[(programs,)](*args, **options)
@@ -141,7 +143,8 @@ def test_a_missing_barrier_before_a_write_is_found() -> None:
     assert found(rotation, zeros(), BARRIER=True, T=8) == []
     assert found(rotation, zeros(), BARRIER=False, T=8) == [(OVERWRITTEN, "values", "store", 8)]
     assert found(written_twice, zeros(), BARRIER=True, SHIFT=1, T=8) == []
-    assert found(written_twice, zeros(), BARRIER=False, SHIFT=0, T=8) == []  # by the same thread
+    # The same thread may write twice.
+    assert found(written_twice, zeros(), BARRIER=False, SHIFT=0, T=8) == []
     assert found(written_twice, zeros(), BARRIER=False, SHIFT=1, T=8) == [(OVERWRITTEN, "values", "store", 8)]
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.envs.packing.hulls import balances
 from tests.envs.packing.kernels.parity import KINDS, some_placement
 from tests.envs.packing.scenes import CELL, LAW, RULES, bin_of, scene
+from tests.records import with_values
 from torchrl_gpu.envs.packing.kernels import balanced, judge_placements, reference
 from torchrl_gpu.envs.packing.stability.centres import centre_16ths
 from torchrl_gpu.envs.packing.stability.com import holds, stable_on_floor
@@ -24,7 +25,10 @@ seeds, kinds = st.integers(0, 2**32 - 1), st.sampled_from(KINDS)
 
 
 def wedge(centre: list[float] | None) -> Catalogue:
-    """1×4 cells whose underside rises by a cell from each to the next; its centre of mass in metres."""
+    """Build 1×4 cells whose underside rises by a cell from each to the next.
+
+    Its centre of mass is in metres.
+    """
     bottom = torch.arange(4.0).view(1, 1, 1, 4) * CELL
     extent, given_centre = torch.tensor([[[1, 4]]]), None if centre is None else torch.tensor([[centre]])
     return Catalogue.of_maps(torch.ones_like(bottom), bottom, extent, torch.ones(1), centre=given_centre)
@@ -35,15 +39,18 @@ def test_centres_by_hand() -> None:
     bin_ = bin_of((4, 8))
     assert centre_16ths(wedge([1 / 16, 5 / 16]), bin_).tolist() == [[[8, 40]]]
     assert centre_16ths(wedge([0.1, 0.1]), bin_).tolist() == [[[13, 13]]]
-    assert centre_16ths(wedge(None), bin_).tolist() == [[[8, 32]]]  # the middle of 1×4 cells
-    assert centre_16ths(wedge([-0.1, 9.0]), bin_).tolist() == [[[0, 64]]]  # never beside the footprint
+    # The middle of 1×4 cells.
+    assert centre_16ths(wedge(None), bin_).tolist() == [[[8, 32]]]
+    # It is never beside the footprint.
+    assert centre_16ths(wedge([-0.1, 9.0]), bin_).tolist() == [[[0, 64]]]
     boxes = Catalogue.of_boxes(torch.tensor([[[3, 2, CELL], [2, 3, CELL]]], dtype=torch.float64), torch.ones(1))
     assert centre_16ths(boxes, bin_).tolist() == [[[24, 16], [16, 24]]]
     assert centre_16ths(boxes, bin_).dtype == torch.int32
 
 
 def test_centres_count_in_cells_that_are_not_square() -> None:
-    bin_ = Bin((0.4, 0.8, 0.3), (4, 4))  # of 0.1 × 0.2 m
+    # Cells are 0.1 × 0.2 m.
+    bin_ = Bin((0.4, 0.8, 0.3), (4, 4))
     assert centre_16ths(wedge([0.05, 0.2]), bin_).tolist() == [[[8, 16]]]
 
 
@@ -73,7 +80,8 @@ def test_a_balanced_catalogue_is_read_rather_than_made_anew() -> None:
     moved = made.to(torch.device("meta"))
     assert moved.centre_16ths is not None
     assert moved.centre_16ths.is_meta
-    before, after = (reference.drop_map(*s._replace(catalogue=c)) for c in (s.catalogue, made))
+    before = reference.drop_map(*s)
+    after = reference.drop_map(*with_values(s, catalogue=made))
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
 
@@ -87,7 +95,8 @@ def test_holds_is_the_hull_or_the_square(seed: int) -> None:
     shape = tuple(int(c) for c in rng.integers(1, 9, 2))
     contact = rng.random((12, *shape)) < rng.random() ** 2
     centre = rng.integers(0, 16 * np.array(shape) + 1, (12, 2))
-    centre = np.where(rng.random(12)[:, None] < 0.5, centre // 8 * 8, centre)  # often on the edges of hulls
+    # They are often on the edges of hulls.
+    centre = np.where(rng.random(12)[:, None] < 0.5, centre // 8 * 8, centre)
     came = holds(torch.from_numpy(contact), torch.from_numpy(centre))
     assert came.tolist() == [balances(each, (int(x), int(y))) for each, (x, y) in zip(contact, centre, strict=True)]
 
@@ -97,7 +106,8 @@ def test_wide_footprints_are_held_exactly() -> None:
     a, b = (1, 3), (1999, 1402)
     contact = torch.zeros(3, 2000, 1500, dtype=torch.bool)
     contact[:, a[0], a[1]] = contact[:, b[0], b[1]] = True
-    steps = 1998 // 2  # half way, in cells: (1000, 702.5)
+    # Half way, in cells: (1000, 702.5).
+    steps = 1998 // 2
     middle = [16 * (a[0] + steps) + 8, 8 * (a[1] + b[1]) + 8]
     centre = torch.tensor([[middle[0], middle[1] + off] for off in (-1, 0, 1)])
     assert holds(contact, centre).tolist() == [False, True, False]
@@ -122,7 +132,8 @@ def test_the_verdict_on_a_placement_at_rest_is_that_of_the_map(seed: int, kind: 
     k, o, gx, gy = low_enough[0].nonzero().unbind(1)
     item = s.item_id[0, k]
     extent = s.catalogue.extent[item.clamp_min(0), o]
-    x, y = (torch.minimum(g * s.bin_.step, c - e) for g, c, e in zip((gx, gy), s.bin_.cells, extent.mT, strict=True))
+    x = torch.minimum(gx * s.bin_.step, s.bin_.cells[0] - extent[:, 0])
+    y = torch.minimum(gy * s.bin_.step, s.bin_.cells[1] - extent[:, 1])
     placement = Placement(item, o, x, y, z_map[0, k, o, gx, gy])
     heightmap = s.heightmap.expand(len(item), -1, -1)
     for bin_ in (s.bin_, s.under(stability="none").bin_):

@@ -1,7 +1,11 @@
-"""The stability rule `load_bearing`: parity of all backends, and its definition by convex hulls."""
+"""The stability rule `load_bearing`.
+
+All backends agree, and the reference is its definition by convex hulls.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 from functools import cache
 from types import ModuleType
@@ -53,12 +57,13 @@ Case = tuple[tuple[Any, ...], Tensor, tuple[Any, ...], Tensor]
 
 
 def asked(upheld: tuple[Any, ...], placement: Placement) -> Case:
-    """Arguments of `upheld` and what the reference gives, and those of `bear` with a placement, likewise."""
+    """A call of `upheld` and one of `bear`, with what the reference gives."""
     placed = *upheld[:2], placement, *upheld[-2:]
     return upheld, reference.upheld(*upheld), placed, reference.bear(*placed)
 
 
-@cache  # the reference is asked once for all backends
+# The reference is asked once for all backends.
+@cache
 def some_case(seed: int) -> Case:
     s, bears = bearing_scene(seed)
     return asked((s.heightmap, bears, *eager.drop_map(*s[:3], s.bin_.dropped), *s[1:]), some_placement(s, seed))
@@ -66,7 +71,9 @@ def some_case(seed: int) -> Case:
 
 @cache
 def case_of_rows(width: int, tilt: float) -> Case:
-    n, box, bin_ = 4 if INTERPRETED else 20, one_item((3, width), "boxes"), bearing_bin((4, width + 1), tilt=tilt)
+    n = 4 if INTERPRETED else 20
+    box = one_item((3, width), "boxes")
+    bin_ = bearing_bin((4, width + 1), tilt=tilt)
     rng, shape = np.random.default_rng(width), (n, 4, width + 1)
     bears = torch.from_numpy(rng.random(shape) < np.geomspace(0.1 / width, 1, n)[:, None, None])
     heightmap = CELL * (1 - torch.from_numpy(rng.integers(0, 4, shape)).float() / 8 * (tilt > 0))
@@ -98,34 +105,43 @@ def in_hull(contact: np.ndarray, point: tuple[int, int]) -> bool:
     return bool(points) and holds(convex_hull(points), point)
 
 
-@pytest.mark.parametrize("margin", [0, 8, 11, 14, 200])  # sixteenths of a cell
+# Sixteenths of a cell.
+@pytest.mark.parametrize("margin", [0, 8, 11, 14, 200])
 def test_the_hull_of_what_bears_holds_the_middle_by_the_margin(kernels: ModuleType, margin: int) -> None:
     # A box on every pattern, or some of them, of cells that bear; all of them touch.
     p, q = 4, 3
     pattern = (torch.arange(0, 2 ** (p * q), 97 if INTERPRETED else 17)[:, None] >> torch.arange(p * q) & 1).bool()
     bears = pattern.view(-1, p, q)
-    n, box, bin_ = len(bears), one_item((p, q), "boxes"), bearing_bin((p, q), margin * CELL / 16)
+    n = len(bears)
+    box = one_item((p, q), "boxes")
+    bin_ = bearing_bin((p, q), margin * CELL / 16)
     heightmap, item_id = torch.full((n, p, q), CELL), torch.zeros(n, 1, dtype=torch.int64)
     z_map = torch.full((n, 1, 1, p, q), 8 * CELL)
     z_map[..., 0, 0] = CELL
     legal = z_map == CELL
     upheld = kernels.upheld(heightmap, bears, z_map, legal, item_id, box, bin_)
     half = [max(min(margin, 4 * side) - 8, 0) for side in (p, q)]
-    corners = [(8 * p + a * half[0], 8 * q + b * half[1]) for a in (-1, 1) for b in (-1, 1)]
-    expected = [all(in_hull(each, corner) for corner in corners) for each in bears.numpy()]
+    corners = [(8 * p + a * half[0], 8 * q + b * half[1]) for a, b in itertools.product((-1, 1), repeat=2)]
+
+    def holds_all(bearing: np.ndarray) -> bool:
+        return all(in_hull(bearing, corner) for corner in corners)
+
+    expected = [holds_all(each) for each in bears.numpy()]
     assert upheld[:, 0, 0, 0, 0].tolist() == expected
     assert not (upheld & ~legal).any()
     assert 0 < sum(expected) < n
     at = torch.zeros(n, dtype=torch.int64)
     after = kernels.bear(heightmap, bears, Placement(at, at, at, at, torch.full((n,), CELL)), box, bin_)
-    cells = [(i, j) for i in range(p) for j in range(q)]
-    assert after.flatten(1).tolist() == [
-        [in_hull(each, (16 * i + 8, 16 * j + 8)) for i, j in cells] for each in bears.numpy()
-    ]
+
+    def bearing_after(bearing: np.ndarray) -> list[bool]:
+        return [in_hull(bearing, (16 * i + 8, 16 * j + 8)) for i, j in itertools.product(range(p), range(q))]
+
+    assert after.flatten(1).tolist() == [bearing_after(each) for each in bears.numpy()]
 
 
 @pytest.mark.parametrize(
-    ("lower", "tilt", "stable"),  # cells; the furthest lie 1.5 cells from the middle, and 1.5 mm are level
+    # Cells; the furthest lie 1.5 cells from the middle, and 1.5 mm are level.
+    ("lower", "tilt", "stable"),
     [(0.01, 0, True), (0.02, 0, False), (0.25, 8.9, False), (0.25, 9.2, True), (1.45, 44, True), (1.47, 44, False)],
 )
 def test_a_box_may_come_to_lie_as_steep_as_the_bin_says(
@@ -144,7 +160,9 @@ def test_a_box_may_come_to_lie_as_steep_as_the_bin_says(
 
 def test_an_overhang_bears_nothing_and_what_lies_on_it_alone_falls(kernels: ModuleType) -> None:
     # A board of 6 cells over a post of 4: its last two cells bear nothing, and a box of 2 cells on them is refused.
-    bin_, board, box = bearing_bin((8, 3), 0.0), one_item((6, 3), "boxes"), one_item((2, 3), "boxes")
+    bin_ = bearing_bin((8, 3), 0.0)
+    board = one_item((6, 3), "boxes")
+    box = one_item((2, 3), "boxes")
     heightmap, bears = torch.zeros(1, 8, 3), torch.ones(1, 8, 3, dtype=torch.bool)
     heightmap[:, :4] = CELL
     zero = torch.zeros(1, dtype=torch.int64)

@@ -1,4 +1,7 @@
-"""Parity of what the compiled kernels have alone: counted heights, stored maps, vectors, threads."""
+"""Parity of what the compiled kernels have alone.
+
+That is counted heights, stored maps, vectors and threads.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,7 @@ from tests.envs.packing.kernels import parity
 from tests.envs.packing.kernels.parity import KINDS, some_placement
 from tests.envs.packing.scenes import CELL, LAW, RULES, Scene, as_solids, bin_of, centres, scene, scene_in
 from tests.native.compilers import need_compiler, threads
+from tests.records import with_values
 from torchrl_gpu import native
 from torchrl_gpu.envs.packing.kernels import compiled, reference
 from torchrl_gpu.envs.packing.types import Catalogue, Placement, StoredMaps
@@ -24,7 +28,9 @@ from torchrl_gpu.envs.packing.types import Catalogue, Placement, StoredMaps
 # Bins of `scene` are 4 to 7 cells high, so that the unit decides which type holds their heights; None is float32.
 TYPES = {None: None, CELL: torch.uint8, CELL / 64: torch.uint16, CELL / 6000: torch.uint16, CELL / 2**14: None}
 seeds = st.integers(0, 2**32 - 1)
-kinds, rules, units = st.sampled_from(KINDS), st.sampled_from(RULES), st.sampled_from(list(TYPES))
+kinds = st.sampled_from(KINDS)
+rules = st.sampled_from(RULES)
+units = st.sampled_from(list(TYPES))
 num_threads = st.sampled_from([1, 2])
 
 
@@ -34,10 +40,10 @@ def compiler() -> None:
 
 
 def type_of(s: Scene) -> torch.dtype | None:
-    """Type of counted heights; None where they are not counted."""
+    """Return the type of counted heights, or None where they are not counted."""
     if s.catalogue.unit is None:
         return None
-    counted = compiled._counted(s.catalogue, s.bin_.size[2] / s.catalogue.unit)
+    counted = compiled.count_bottoms(s.catalogue, s.bin_.size[2] / s.catalogue.unit)
     return None if counted is None else counted.cells.dtype
 
 
@@ -71,8 +77,9 @@ def test_the_smallest_type_that_holds_the_bin_is_used(levels: int, dtype: torch.
     for stability in RULES:
         s = scene_in(bin_of((6, 7), levels=levels, stability=stability), rng, "solids", num_envs=4).counted(CELL)
         heights = torch.from_numpy(rng.integers(max(0, levels - 9), levels + 4, s.heightmap.shape))
-        heights[:, ::3] = 0  # the floor is far below
-        s = s._replace(heightmap=heights.float() * CELL)
+        # The floor is far below.
+        heights[:, ::3] = 0
+        s = with_values(s, heightmap=heights.float() * CELL)
         assert type_of(s) is dtype
         assert_parity(s)
 
@@ -83,7 +90,7 @@ def test_items_taller_than_any_count_rest_where_the_reference_says(levels: int) 
     for lift in (200, 254, 255, 256, 300, 70_000):
         s = scene_in(bin_of((5, 6), levels=levels), rng, "solids", num_envs=3, most_orientations=1).counted(CELL)
         heights = torch.from_numpy(rng.integers(0, 255, s.heightmap.shape)).float() * CELL
-        assert_parity(parity.lifted(s, lift, seed=lift)._replace(heightmap=heights))
+        assert_parity(with_values(parity.lifted(s, lift, seed=lift), heightmap=heights))
 
 
 @LAW
@@ -109,11 +116,11 @@ def test_rounding_errors_of_a_pile_are_counted_away() -> None:
 
 def test_a_catalogue_is_counted_once_for_each_type() -> None:
     s = scene(1, "solids").counted(CELL)
-    first = compiled._counted(s.catalogue, 100)
-    assert compiled._counted(s.catalogue, 253) is first
-    assert compiled._counted(s.catalogue, 254) is not first
-    assert compiled._counted(s.counted(CELL / 2).catalogue, 100) is not first
-    assert compiled._counted(scene(1, "boxes").counted(CELL).catalogue, 100) is None
+    first = compiled.count_bottoms(s.catalogue, 100)
+    assert compiled.count_bottoms(s.catalogue, 253) is first
+    assert compiled.count_bottoms(s.catalogue, 254) is not first
+    assert compiled.count_bottoms(s.counted(CELL / 2).catalogue, 100) is not first
+    assert compiled.count_bottoms(scene(1, "boxes").counted(CELL).catalogue, 100) is None
 
 
 # -- maps that are stored ---------------------------------------------------------------------------------------------
@@ -130,7 +137,8 @@ def test_maps_kept_over_several_placements_are_those_made_anew(
 
 
 @pytest.mark.parametrize("unit", list(TYPES))
-@pytest.mark.parametrize("cells", [(17, 50), (60, 130)])  # windows of the larger may be too many for a table
+# Windows of the larger one may be too many for a table.
+@pytest.mark.parametrize("cells", [(17, 50), (60, 130)])
 def test_kept_maps_of_wide_bins_are_those_made_anew(cells: tuple[int, int], unit: float | None) -> None:
     for seed, step in enumerate((1, 4, 5)):
         scene_ = wide_scene(cells, step, "solids", seed).counted(unit)
@@ -188,13 +196,10 @@ def test_blocks_of_every_height_and_width(unit: float | None, step: int) -> None
 
 
 TABLE_BYTES = 2 << 20
-LARGE = {  # float32, bytes and words whose table of windows would be larger than that
-    "float32": (None, (100, 96), (90, 60), 1),
-    "float32, coarse": (None, (141, 128), (130, 120), 2),
-    "bytes": (CELL, (141, 128), (131, 120), 1),
-    "words": (CELL / 64, (141, 128), (131, 120), 1),
-    "words, coarse": (CELL / 64, (200, 190), (180, 170), 3),
-}
+# Float32, bytes and words whose table of windows would be larger than that.
+LARGE = {"float32": (None, (100, 96), (90, 60), 1), "float32, coarse": (None, (141, 128), (130, 120), 2)}
+LARGE |= {"bytes": (CELL, (141, 128), (131, 120), 1), "words": (CELL / 64, (141, 128), (131, 120), 1)}
+LARGE |= {"words, coarse": (CELL / 64, (200, 190), (180, 170), 3)}
 
 
 @pytest.mark.parametrize("case", LARGE)
@@ -215,7 +220,7 @@ def test_bins_too_large_for_a_table_of_windows(case: str) -> None:
 
 
 def test_the_size_of_a_table_is_still_the_one_that_these_tests_cross() -> None:
-    source = (native.build._HERE / "solids.h").read_text()
+    source = (native.build.FOLDER / "solids.h").read_text()
     assert re.findall(r"TABLE_BYTES = (\d+ << \d+);", source) == ["2 << 20"]
 
 
@@ -239,7 +244,7 @@ def test_threads_and_batches_change_nothing(kind: str, stability: str) -> None:
     for first, second in itertools.combinations(results, 2):
         assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     for env in (0, 77, 149):
-        alone = assert_parity(s._replace(heightmap=s.heightmap[env : env + 1], item_id=s.item_id[env : env + 1]))
+        alone = assert_parity(with_values(s, heightmap=s.heightmap[env : env + 1], item_id=s.item_id[env : env + 1]))
         assert torch.equal(results[0][0][env], alone[0][0])
         assert torch.equal(results[0][1][env], alone[1][0])
 
@@ -250,7 +255,7 @@ def test_few_bins_with_many_variants_are_shared_out_between_threads() -> None:
     item_id = torch.arange(40).expand(2, 40) % s.catalogue.num_items
     for cores in (1, 2):
         with threads(cores):
-            assert_parity(s._replace(item_id=item_id))
+            assert_parity(with_values(s, item_id=item_id))
 
 
 @pytest.mark.parametrize("kind", ["boxes", "solids"])
@@ -259,16 +264,14 @@ def test_strides_do_not_matter(kind: str) -> None:
         s = scene(seed, kind, num_envs=4, stability=RULES[seed % len(RULES)]).counted(CELL)
         wanted_z, wanted_legal = assert_parity(s)
         one = s.item_id[:1].expand(4, -1)
-        assert_parity(s._replace(item_id=one))
+        assert_parity(with_values(s, item_id=one))
         spread = torch.stack([s.heightmap, torch.full_like(s.heightmap, 9.0)], 1).flatten(0, 1)[::2]
         for heightmap in (s.heightmap.mT.contiguous().mT, spread):
-            assert_parity(s._replace(heightmap=heightmap))
-        stored = StoredMaps(
-            wanted_z.mT.contiguous().mT,
-            wanted_legal.movedim(0, -1).contiguous().movedim(-1, 0),
-            torch.arange(s.item_id.shape[1]).expand(4, -1),
-            torch.zeros(1, 4, dtype=torch.int64).expand(4, 4),
-        )
+            assert_parity(with_values(s, heightmap=heightmap))
+        slots = torch.arange(s.item_id.shape[1]).expand(4, -1)
+        nothing_changed = torch.zeros(1, 4, dtype=torch.int64).expand(4, 4)
+        strided_legal = wanted_legal.movedim(0, -1).contiguous().movedim(-1, 0)
+        stored = StoredMaps(wanted_z.mT.contiguous().mT, strided_legal, slots, nothing_changed)
         assert_parity(s, stored)
         growth = [
             compiled.pile_growth(s.heightmap, s.item_id, z, s.catalogue, s.bin_)
@@ -286,13 +289,13 @@ def test_maps_of_a_catalogue_may_be_views() -> None:
         placed = compiled.place(s.heightmap, placement, turned, s.bin_)
         assert torch.equal(placed, reference.place(s.heightmap, placement, c, s.bin_))
         for unit in (None, CELL):
-            assert_parity(s._replace(catalogue=turned).counted(unit))
+            assert_parity(with_values(s, catalogue=turned).counted(unit))
 
 
 @pytest.mark.parametrize("kind", ["boxes", "solids"])
 def test_no_environments_give_no_maps(kind: str) -> None:
     s = scene(4, kind).counted(CELL)
-    s = s._replace(heightmap=s.heightmap[:0], item_id=s.item_id[:0])
+    s = with_values(s, heightmap=s.heightmap[:0], item_id=s.item_id[:0])
     z_map, _ = assert_parity(s)
     assert z_map.shape[0] == 0
     nothing = torch.zeros(0, dtype=torch.int64)

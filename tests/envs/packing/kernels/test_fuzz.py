@@ -1,4 +1,4 @@
-"""Anything goes in: a ValueError comes out, or what the eager backend gives; never a crash.
+"""Any input gives a ValueError or the result of the eager backend, never a crash.
 
 Bounded and always the same here; `TORCHRL_GPU_FUZZ` multiplies the examples, as `make soak` does. What would crash a
 process unseen, a read past an end, is seen by `make asan`, which runs this with its compiled kernels instrumented.
@@ -39,8 +39,10 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 seeds = st.integers(0, 2**32 - 1)
 kinds, rules = st.sampled_from(KINDS), st.sampled_from(RULES)
 units, cores = st.sampled_from([None, CELL, CELL / 64]), st.sampled_from([1, 2])
-HEIGHTS = (0.0, CELL, 3 * CELL, CELL / 3, 1e-30, 40.0, 1e6)  # of which every backend makes the same
-NO_HEIGHTS = (np.nan, np.inf, -np.inf, -1.0, -1e-9, 3e38, -3e38)  # of which none can make sense
+# Every backend makes the same of these.
+HEIGHTS = (0.0, CELL, 3 * CELL, CELL / 3, 1e-30, 40.0, 1e6)
+# No backend can make sense of these.
+NO_HEIGHTS = (np.nan, np.inf, -np.inf, -1.0, -1e-9, 3e38, -3e38)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -49,7 +51,9 @@ def compiler() -> None:
 
 
 class Fuzz:
-    """Tensors made from one that is right: of its shape, type and range for the most part.
+    """Tensors made from one that is right.
+
+    Most of them are of its shape, type and range.
 
     Args:
         seed: Decides all.
@@ -57,7 +61,9 @@ class Fuzz:
     """
 
     def __init__(self, seed: int, sane: bool) -> None:
-        self.rng, self.sane, self.odd_floats = np.random.default_rng(seed), sane, False
+        self.rng = np.random.default_rng(seed)
+        self.sane = sane
+        self.odd_floats = False
 
     def __call__(self, right: Tensor, low: int = 0, high: int = 2) -> Tensor:
         made = self._values(right, low, high)
@@ -77,17 +83,14 @@ class Fuzz:
         return torch.from_numpy(np.where(odd, values, right.numpy())).float()
 
     def _kind(self, right: Tensor) -> Any:
-        changes: list[Callable[[], Any]] = [
-            lambda: right.to(DTYPES[self.rng.integers(len(DTYPES))]),
-            lambda: right[: self.rng.integers(len(right) + 1)],
-            lambda: right.flatten()[: self.rng.integers(right.numel() + 1)],
-            lambda: right[..., : self.rng.integers(right.shape[-1] + 1)],
-            lambda: right.unsqueeze(int(self.rng.integers(-1, right.ndim + 1))),
-            lambda: torch.cat([right, right], int(self.rng.integers(right.ndim))),
-            lambda: right.to("meta"),
-            lambda: None,
-            lambda: right.numpy(),
-        ]
+        # The order decides which seed makes which change.
+        changes: list[Callable[[], object]] = [lambda: right.to(DTYPES[self.rng.integers(len(DTYPES))])]
+        changes.append(lambda: right[: self.rng.integers(len(right) + 1)])
+        changes.append(lambda: right.flatten()[: self.rng.integers(right.numel() + 1)])
+        changes.append(lambda: right[..., : self.rng.integers(right.shape[-1] + 1)])
+        changes.append(lambda: right.unsqueeze(int(self.rng.integers(-1, right.ndim + 1))))
+        changes.append(lambda: torch.cat([right, right], int(self.rng.integers(right.ndim))))
+        changes += [lambda: right.to("meta"), lambda: None, right.numpy]
         return changes[self.rng.integers(len(changes))]()
 
     def _strides(self, made: Any) -> Any:
@@ -97,7 +100,10 @@ class Fuzz:
 
 
 def outcome(call: Callable[[], Any]) -> Any:
-    """The result of a call, or the text of its ValueError; any other error is one."""
+    """Return the result of a call, or the text of its ValueError.
+
+    Any other error is one of the test.
+    """
     try:
         return call()
     except ValueError as error:
@@ -109,14 +115,22 @@ def tensors_of(result: Any) -> list[Tensor]:
         return [result]
     if isinstance(result, PackingState):
         return [getattr(result, field.name) for field in fields(PackingState)]
-    return [tensor for part in result for tensor in tensors_of(part)]
+    found: list[Tensor] = []
+    for part in result:
+        found += tensors_of(part)
+    return found
 
 
 def assert_alike(f: Fuzz, call: Callable[[Kernels], Any], near: bool = False) -> None:
-    """The compiled backend refuses what the eager one refuses, in the same words, and gives what that gives."""
-    expected, came = (outcome(partial(call, get_kernels(name))) for name in ("eager", "compiled"))
+    """Check that the compiled backend refuses what the eager one refuses.
+
+    The words are the same, and so are the results of what both take.
+    """
+    expected = outcome(partial(call, get_kernels("eager")))
+    came = outcome(partial(call, get_kernels("compiled")))
     if isinstance(came, str) and came.startswith("any_legal: legal is on"):
-        return  # which the eager backend does not ask for
+        # The eager backend does not ask for it.
+        return
     if isinstance(expected, str) or isinstance(came, str):
         assert came == expected
         assert not f.sane, came
@@ -124,7 +138,8 @@ def assert_alike(f: Fuzz, call: Callable[[Kernels], Any], near: bool = False) ->
     for ours, theirs in zip(tensors_of(came), tensors_of(expected), strict=True):
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
         if f.odd_floats:
-            continue  # what a maximum makes of what is no number is the backend's own
+            # What a maximum makes of what is no number is the backend's own.
+            continue
         if near and theirs.is_floating_point():
             assert_near(ours, theirs)
         else:
@@ -154,7 +169,8 @@ def test_kept_maps_of_anything(seed: int, stability: str, unit: float | None, nu
     stored = StoredMaps(f(z_map), f(legal), f(s.item_id, 0, s.item_id.shape[1]), f(changed, 0, most))
     with threads(num):
         came = outcome(lambda: get_kernels("compiled").drop_map(*s, stored))
-    if f.sane:  # maps that were never made for this pile: of their kind is all that they can be
+    # Maps that were never made for this pile can only be of their kind.
+    if f.sane:
         assert [each.shape for each in came] == [z_map.shape] * 2
 
 
@@ -177,7 +193,8 @@ def test_growth_of_anything(seed: int, kind: str, unit: float | None, num: int, 
     z_map = get_kernels("eager").drop_map(*s)[0]
     given_ = f(s.heightmap), f(s.item_id, 0, s.catalogue.num_items), f(z_map)
     on_cpu = [each for each in given_[::2] if isinstance(each, Tensor) and each.device.type == "cpu"]
-    f.odd_floats |= any(bool((each.abs() > 50).any()) for each in on_cpu)  # sums of such heights round
+    # Sums of such heights round.
+    f.odd_floats |= any(bool((each.abs() > 50).any()) for each in on_cpu)
     with threads(num):
         assert_alike(f, lambda k: k.pile_growth(*given_, s.catalogue, s.bin_), near=True)
 
@@ -193,7 +210,8 @@ def test_actions_of_anything(seed: int, kind: str, stability: str, num: int, san
     values = {name: getattr(right, name) for name in names}
     state = PackingState(**values | {name: f(values[name], 0, high.get(name, 9)) for name in odd})
     if sane:
-        state = copy_of(state)  # contiguous: some of it is written in place
+        # It is contiguous, since some of it is written in place.
+        state = copy_of(state)
     count = torch.zeros(len(s.heightmap), dtype=torch.int64)
     action, following = f(count, 0, right.legal[0].numel()), f(count, -1, s.catalogue.num_items)
     with threads(num):

@@ -1,4 +1,6 @@
-"""Parity of the torch and the compiled kernels with the reference, to the bit, for any shape of bin, item and pile.
+"""Parity of the torch and the compiled kernels with the reference, to the bit.
+
+It holds for any shape of bin, item and pile.
 
 Maxima and their differences are exact where lengths are multiples of 1/8 m; only the growth of a pile is a sum.
 """
@@ -28,8 +30,11 @@ from torchrl_gpu.envs.packing.items import ProceduralSolids
 from torchrl_gpu.envs.packing.kernels import compiled, eager, reference
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 
-seeds, kinds, rules = st.integers(0, 2**32 - 1), st.sampled_from(KINDS), st.sampled_from(RULES)
-units, num_threads = st.sampled_from([None, CELL, CELL / 64, CELL / 6000, CELL / 2**14]), st.sampled_from([1, 2])
+seeds = st.integers(0, 2**32 - 1)
+kinds = st.sampled_from(KINDS)
+rules = st.sampled_from(RULES)
+units = st.sampled_from([None, CELL, CELL / 64, CELL / 6000, CELL / 2**14])
+num_threads = st.sampled_from([1, 2])
 
 
 KERNELS: list[ModuleType] = [eager] if native.problem() else [eager, compiled]
@@ -68,7 +73,8 @@ def test_stability_agrees_where_it_matters(kind: str, stability: str) -> None:
         above_floor = low_enough & (z_map > 0)
         stable += int((above_floor & legal).sum())
         falls += int((above_floor & ~legal).sum())
-    assert min(stable, falls) > 12  # both answers occur, off the floor
+    # Both answers occur, off the floor.
+    assert min(stable, falls) > 12
 
 
 @pytest.mark.parametrize("kind", ["boxes", "solids"])

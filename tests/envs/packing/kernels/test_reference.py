@@ -1,4 +1,4 @@
-"""The definition of the kernels: laws that hold for any scene, and cases worked by hand."""
+"""The definition of the kernels: laws for any scene, and cases worked by hand."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from hypothesis import strategies as st
 
 from tests.envs.packing.hulls import balances, centre_in_hull
 from tests.envs.packing.scenes import CELL, LAW, SCENES, Scene, bin_of, judge, pile, scene
+from tests.records import with_values
 from torchrl_gpu.envs.packing.kernels import reference
 from torchrl_gpu.envs.packing.types import Catalogue, Placement
 
 
 def dropped(s: Scene) -> Iterator[tuple[tuple[int, int, int], np.ndarray, np.ndarray, int, int, float, bool]]:
-    """Every placement that fits: (n, k, o), the item's top and bottom, first cell along x and y, z, legality."""
+    """Yield every placement that fits.
+
+    It gives (n, k, o), the item's top and bottom, the first cell along x and y, z and legality.
+    """
     z_map, legal = reference.drop_map(*s)
     for n, k, o in np.ndindex(z_map.shape[:3]):
         if s.item_id[n, k] < 0:
@@ -39,8 +43,9 @@ def test_an_item_at_z_touches_and_penetrates_nothing(s: Scene) -> None:
         window = s.heightmap[n, x : x + top.shape[0], y : y + top.shape[1]].numpy()
         material = np.isfinite(bottom)
         gap = (z + bottom - window)[material]
-        assert gap.min(initial=0) == 0  # penetrates nothing …
-        assert (gap == 0).any() or not material.any()  # … and touches the pile or the floor
+        # It penetrates nothing, and touches the pile or the floor.
+        assert gap.min(initial=0) == 0
+        assert (gap == 0).any() or not material.any()
         assert z >= 0
 
 
@@ -48,7 +53,8 @@ def test_an_item_at_z_touches_and_penetrates_nothing(s: Scene) -> None:
 @given(SCENES, st.integers(0, 2**32 - 1))
 def test_raising_the_pile_never_lowers_z(s: Scene, seed: int) -> None:
     raised = s.heightmap + pile(np.random.default_rng(seed), len(s.heightmap), s.bin_)
-    before, after = (reference.drop_map(h, *s[1:])[0] for h in (s.heightmap, raised))
+    before = reference.drop_map(s.heightmap, *s[1:])[0]
+    after = reference.drop_map(raised, *s[1:])[0]
     assert (after >= before).all()
 
 
@@ -98,7 +104,10 @@ def test_placing_never_lowers_the_heightmap_and_growth_is_the_difference_of_its_
 
 
 def placement_at(s: Scene, k: int, o: int, gx: int, gy: int, z_map: torch.Tensor) -> tuple[Placement, torch.Tensor]:
-    """The placement of slot k of every environment at a place of the grid, and where it fits; elsewhere it is none."""
+    """Place slot k of every environment at a cell of the grid.
+
+    Also returns where it fits; elsewhere nothing is placed.
+    """
     cells = []
     for item in s.item_id[:, k].tolist():
         extent = s.catalogue.extent[item, o].tolist() if item >= 0 else [99, 99]
@@ -120,9 +129,10 @@ def test_packed_volume_is_at_most_the_volume_under_the_heightmap(s: Scene, seed:
         for n, mask in enumerate(legal):
             if not mask.any():
                 continue
-            k, o, gx, gy = (int(i) for i in rng.permutation(mask.nonzero().numpy())[0])
+            chosen = rng.permutation(mask.nonzero().numpy())[0]
+            k, o, gx, gy = map(int, chosen)
             placement, _ = placement_at(s, k, o, gx, gy, z_map)
-            alone = placement._replace(item_id=torch.where(torch.arange(len(legal)) == n, placement.item_id, -1))
+            alone = with_values(placement, item_id=torch.where(torch.arange(len(legal)) == n, placement.item_id, -1))
             heightmap = reference.place(heightmap, alone, s.catalogue, s.bin_)
             volume[n] += s.catalogue.volume[s.item_id[n, k]]
     assert (volume <= heightmap.sum((1, 2)) * s.bin_.cell_area + 1e-6).all()
@@ -149,7 +159,8 @@ def test_z_of_a_box_by_hand() -> None:
     #                           2 0 0   : z(0, y) = the higher of two cells, one below the other: 2, 1, 0.
     #                           0 0 3     z(1, y) = 2, 0, 3.
     heightmap = torch.tensor([[[0.0, 1, 0], [2, 0, 0], [0, 0, 3]]])
-    bin_ = bin_of((3, 3), levels=40)  # 5 m high
+    # The bin is 5 m high.
+    bin_ = bin_of((3, 3), levels=40)
     z_map, legal = reference.drop_map(heightmap, FIRST, one_box(2, 1, 2.5), bin_)
     # Row 2 has no room for two cells: z is the bin's height. 2.5 m fit on 2 m and less, not on 3 m.
     assert z_map[0, 0, 0].tolist() == [[2, 1, 0], [2, 0, 3], [5, 5, 5]]
@@ -195,7 +206,8 @@ def test_the_last_placement_of_a_coarse_grid_is_flush_with_the_wall() -> None:
 
 def test_an_empty_slot_has_no_placement() -> None:
     z_map, legal = reference.drop_map(torch.zeros(1, 2, 2), FIRST - 1, one_box(1, 1, 1.0), bin_of((2, 2)))
-    assert (z_map == 1).all()  # 8 cells of 1/8 m
+    # 8 cells of 1/8 m.
+    assert (z_map == 1).all()
     assert not legal.any()
 
 
@@ -209,8 +221,11 @@ def test_placing_nothing_changes_nothing() -> None:
 
 
 def picture(rows: str) -> np.ndarray:
-    """Contact cells drawn as #, others as a dot; rows are separated by blanks."""
-    return np.array([[c == "#" for c in row] for row in rows.split()])
+    """Return cells drawn as # for contact and a dot for none.
+
+    Rows are separated by blanks.
+    """
+    return np.array([list(row) for row in rows.split()]) == "#"
 
 
 def stands(contact: np.ndarray, rule: str, on_floor: bool = False) -> bool:
@@ -218,7 +233,10 @@ def stands(contact: np.ndarray, rule: str, on_floor: bool = False) -> bool:
 
 
 def filled(corners: int, others: int) -> np.ndarray:
-    """Contact of a box of 4×5 cells at `corners` of its 4 corners and `others` of its 16 other cells."""
+    """Return the contact of a box of 4×5 cells.
+
+    `corners` of its 4 corners and `others` of its 16 other cells touch.
+    """
     contact = np.zeros((4, 5), dtype=bool)
     at_corner = [(0, 0), (0, 4), (3, 0), (3, 4)]
     elsewhere = [cell for cell in np.ndindex(4, 5) if cell not in at_corner]
@@ -230,15 +248,24 @@ def filled(corners: int, others: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("corners", "others", "expected"),
     [
-        (4, 16, True),  # 20 of 20 = 1.00 > 0.95
-        (3, 16, True),  # 19 of 20 = 0.95, not above it, but 3 corners and 0.95 > 0.85
-        (4, 15, True),  # 19 of 20 with 4 corners: 0.95 > 0.50
-        (3, 15, True),  # 18 of 20 = 0.90 > 0.85 with 3 corners
-        (3, 14, False),  # 17 of 20 = 0.85, not above it
-        (4, 7, True),  # 11 of 20 = 0.55 > 0.50 with 4 corners
-        (4, 6, False),  # 10 of 20 = 0.50, not above it
-        (2, 16, False),  # 18 of 20 = 0.90, but only 2 corners
-        (0, 16, False),  # 0.80 without a corner
+        # 20 of 20 = 1.00 > 0.95.
+        (4, 16, True),
+        # 19 of 20 = 0.95, not above it, but 3 corners and 0.95 > 0.85.
+        (3, 16, True),
+        # 19 of 20 with 4 corners: 0.95 > 0.50.
+        (4, 15, True),
+        # 18 of 20 = 0.90 > 0.85 with 3 corners.
+        (3, 15, True),
+        # 17 of 20 = 0.85, not above it.
+        (3, 14, False),
+        # 11 of 20 = 0.55 > 0.50 with 4 corners.
+        (4, 7, True),
+        # 10 of 20 = 0.50, not above it.
+        (4, 6, False),
+        # 18 of 20 = 0.90, but only 2 corners.
+        (2, 16, False),
+        # 0.80 without a corner.
+        (0, 16, False),
     ],
 )
 def test_corners_rule_by_hand(corners: int, others: int, expected: bool) -> None:
@@ -258,21 +285,36 @@ def test_corners_rule_counts_the_corners_of_a_thin_box_twice() -> None:
 @pytest.mark.parametrize(
     ("contact", "expected"),
     [
-        ("##. ##. #..", True),  # 5 of 9 > 0.50
-        ("## ..", False),  # exactly 0.50 is not enough by area; the centre, between the rows, is off the segment
-        ("#. .#", True),  # exactly 0.50; two cells whose segment runs through the centre
-        ("#.. ... ..#", True),  # two cells, centre on their segment
-        ("##. ... ...", False),  # two cells, centre off their segment
-        ("#.. ... #..", False),  # two cells on one side
-        (".#. ... ...", False),  # one cell
-        ("... .#. ...", False),  # one cell, even at the centre: fewer than two are never enough
-        ("#.#.. ..... .....", False),  # collinear cells along an edge, the centre beside their line
-        ("..... #.#.. .....", True),  # collinear cells on the centre's row, which reach the centre
-        ("..... ##... .....", False),  # collinear cells on the centre's row, which stop before it
-        ("#.. ... .##", True),  # a triangle whose edge holds the centre
-        ("#.... ..... #...#", True),  # a triangle around the centre's row: the edge from (0,0) to (2,4) holds (1,2)
-        (".#.. .... .... ...#", False),  # 4×4: the segment from (0,1) to (3,3) passes (1.5, 2), beside (1.5, 1.5)
-        (".#.. .... .... ..#.", True),  # 4×4: the segment from (0,1) to (3,2) passes (1.5, 1.5)
+        # 5 of 9 > 0.50.
+        ("##. ##. #..", True),
+        # Exactly 0.50 is not enough by area. The centre, between the rows, is off the segment.
+        ("## ..", False),
+        # Exactly 0.50, of two cells whose segment runs through the centre.
+        ("#. .#", True),
+        # Two cells, with the centre on their segment.
+        ("#.. ... ..#", True),
+        # Two cells, with the centre off their segment.
+        ("##. ... ...", False),
+        # Two cells on one side.
+        ("#.. ... #..", False),
+        # One cell.
+        (".#. ... ...", False),
+        # One cell, even at the centre: fewer than two are never enough.
+        ("... .#. ...", False),
+        # Collinear cells along an edge, with the centre beside their line.
+        ("#.#.. ..... .....", False),
+        # Collinear cells on the centre's row, which reach the centre.
+        ("..... #.#.. .....", True),
+        # Collinear cells on the centre's row, which stop before it.
+        ("..... ##... .....", False),
+        # A triangle whose edge holds the centre.
+        ("#.. ... .##", True),
+        # A triangle around the centre's row: the edge from (0,0) to (2,4) holds (1,2).
+        ("#.... ..... #...#", True),
+        # 4×4: the segment from (0,1) to (3,3) passes (1.5, 2), beside (1.5, 1.5).
+        (".#.. .... .... ...#", False),
+        # 4×4: the segment from (0,1) to (3,2) passes (1.5, 1.5).
+        (".#.. .... .... ..#.", True),
     ],
 )
 def test_support_rule_by_hand(contact: str, expected: bool) -> None:
@@ -308,9 +350,9 @@ def test_support_is_the_area_or_the_hull_for_every_pattern_of_contact(shape: tup
 
 # -- what balances ----------------------------------------------------------------------------------------------------
 
-CONTACTS = st.tuples(st.integers(1, 6), st.integers(1, 6), st.integers(0, 2**36 - 1), st.integers(0, 2**36 - 1)).map(
-    lambda drawn: picture_of(*drawn)
-)
+SIDES = st.integers(1, 6)
+BITS = st.integers(0, 2**36 - 1)
+CONTACTS = st.tuples(SIDES, SIDES, BITS, BITS).map(lambda drawn: picture_of(*drawn))
 CENTRES = st.tuples(st.integers(0, 96), st.integers(0, 96))
 
 
@@ -328,15 +370,24 @@ def test_com_is_the_hull_or_the_square(contact: np.ndarray, centre: tuple[int, i
 @pytest.mark.parametrize(
     ("contact", "centre", "expected"),
     [
-        ("... ... ...", (24, 24), False),  # nothing
-        ("... .#. ...", (24, 24), True),  # one cell, the centre in its middle …
-        ("... .#. ...", (16, 32), True),  # … at its corner …
-        ("... .#. ...", (15, 24), False),  # … and just beside it
-        ("#.. ... ..#", (24, 24), True),  # two cells, the centre on the line between them …
-        ("#.. ... ..#", (40, 48), True),  # at the corner of the second's square
-        ("#.# ... ...", (8, 24), True),  # on the line between two cells …
-        ("#.# ... ...", (9, 24), False),  # … and a sixteenth beside it, where it is in the square of neither
-        ("#.. ... #.#", (24, 24), True),  # on the edge of a triangle
+        # Nothing.
+        ("... ... ...", (24, 24), False),
+        # One cell, with the centre in its middle.
+        ("... .#. ...", (24, 24), True),
+        # One cell, with the centre at its corner.
+        ("... .#. ...", (16, 32), True),
+        # One cell, with the centre just beside it.
+        ("... .#. ...", (15, 24), False),
+        # Two cells, with the centre on the line between them.
+        ("#.. ... ..#", (24, 24), True),
+        # Two cells, with the centre at the corner of the second one's square.
+        ("#.. ... ..#", (40, 48), True),
+        # Two cells, with the centre on the line between them.
+        ("#.# ... ...", (8, 24), True),
+        # The same a sixteenth beside the line, where the centre is in the square of neither.
+        ("#.# ... ...", (9, 24), False),
+        # The centre is on the edge of a triangle.
+        ("#.. ... #.#", (24, 24), True),
     ],
 )
 def test_com_rule_by_hand(contact: str, centre: tuple[int, int], expected: bool) -> None:
@@ -344,7 +395,10 @@ def test_com_rule_by_hand(contact: str, centre: tuple[int, int], expected: bool)
 
 
 def on_com(heights: list[list[float]], item: Catalogue, levels: int = 40) -> list[list[bool]]:
-    """Legality of one item on one pile by the rule `com`; cells of 1/8 m."""
+    """Return the legality of one item on one pile by the rule `com`.
+
+    Cells are 1/8 m.
+    """
     heightmap = torch.tensor([heights])
     bin_ = bin_of(tuple(heightmap.shape[1:]), stability="com", levels=levels)
     return reference.drop_map(heightmap, FIRST, item, bin_)[1][0, 0, 0].tolist()
@@ -356,7 +410,8 @@ def test_a_box_stands_on_a_pillar_where_its_centre_is_over_it() -> None:
     heights = np.zeros((8, 8))
     heights[3:5, 3:5] = 2
     came = np.array(on_com(heights.tolist(), one_box(3, 3, CELL)))[:6, :6]
-    over, meets = (np.isin(np.arange(6), cells) for cells in ([2, 3], [1, 2, 3, 4]))
+    over = np.isin(np.arange(6), [2, 3])
+    meets = np.isin(np.arange(6), [1, 2, 3, 4])
     assert (came == (over[:, None] & over | ~(meets[:, None] & meets))).all()
 
 
@@ -383,7 +438,7 @@ def test_a_gap_of_half_a_cell_carries(gap: float, expected: bool) -> None:
 
 
 def test_scenes_hold_what_they_promise() -> None:
-    scenes = [scene(seed, kind) for seed in range(40) for kind in ("boxes", "solids")]
+    scenes = [scene(seed, kind) for seed, kind in itertools.product(range(40), ("boxes", "solids"))]
     assert any(s.bin_.cells[0] % s.bin_.step for s in scenes)
     assert any((s.item_id < 0).any() for s in scenes)
     assert any((s.catalogue.extent > torch.tensor(s.bin_.cells)).any() for s in scenes)

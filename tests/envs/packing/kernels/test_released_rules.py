@@ -1,4 +1,4 @@
-"""Agreement of the rules `corners` and `support` with the code that was released with them.
+"""Agreement of the rules `corners` and `support` with their released code.
 
 The released rules are written here anew, from what they do: Zhao et al., AAAI 2021 (`Space.check_box`), and GOPT, RA-L
 2024 (`Container.is_stable`). `docs/environments/packing-reference.md` says what the tests find.
@@ -24,9 +24,18 @@ def ours(window: np.ndarray, rule: str) -> bool:
     return judge(contact, rule, on_floor=bool(window.max() == 0))
 
 
+def window_of(contact: str) -> np.ndarray:
+    """Return heights of rows drawn with # for the highest cells."""
+    rows = np.array([list(row) for row in contact.split()])
+    return 1 + (rows == "#")
+
+
 def released_corners(window: np.ndarray) -> bool:
-    """At least three of the four corner cells are as high as the highest of these four, whatever lies between them; and
-    then enough cells, for the number of corners, are as high as the highest cell of all."""
+    """Return the verdict of the released `corners`.
+
+    At least three of the four corner cells must be as high as the highest of these four, whatever lies between them.
+    Then enough cells, for the number of corners, must be as high as the highest cell of all.
+    """
     corners = window[[0, 0, -1, -1], [0, -1, 0, -1]]
     level = int((corners == corners.max()).sum())
     if level < 3:
@@ -37,7 +46,9 @@ def released_corners(window: np.ndarray) -> bool:
 
 
 def released_support(window: np.ndarray) -> bool:
-    """On the floor, or more than half of the cells, or the centre in the hull of at least two of the highest cells.
+    """Return the verdict of the released `support`.
+
+    It accepts the floor, more than half of the cells, or the centre in the hull of at least two of the highest cells.
 
     Of cells that are not in one line, one must be before the centre along y: their hull is asked by matplotlib's
     `Path.contains_point`, which takes every edge for inside but the one that has all of the hull behind it.
@@ -55,7 +66,10 @@ def released_support(window: np.ndarray) -> bool:
 
 
 def windows_of(p: int, q: int, rng: np.random.Generator) -> Iterator[np.ndarray]:
-    """Windows with all kinds of corners, as high as the rest, one lower or two lower, and some lower cells between."""
+    """Yield windows with all kinds of corners, and some lower cells between.
+
+    A corner is as high as the rest, one lower or two lower.
+    """
     for corners in itertools.product((3, 2, 1), repeat=4):
         for lower in (0, 1, int(rng.integers(0, p * q))):
             window = np.full((p, q), 3)
@@ -66,7 +80,10 @@ def windows_of(p: int, q: int, rng: np.random.Generator) -> Iterator[np.ndarray]
 
 
 def differing(p: int, q: int) -> list[np.ndarray]:
-    """Windows of a footprint on which the two rules disagree; ours accepts each of these."""
+    """List windows of a footprint on which the two rules disagree.
+
+    Ours accepts each of these.
+    """
     found = []
     for window in windows_of(p, q, np.random.default_rng(100 * p + q)):
         mine, theirs = ours(window, "corners"), released_corners(window)
@@ -85,10 +102,15 @@ def test_corners_is_the_released_rule_up_to_a_number_of_cells(thin: bool) -> Non
     # Ours accepts any corners where more than 95% of the cells carry. Two lower cells can leave two corners, and more
     # than 40 cells are needed, of which 42 are the first that can lie two wide. The end of a row is two corners: there
     # one lower cell of 21 is enough.
-    differ = [any(differing(p, q) for p, q in footprints(n) if (min(p, q) == 1) is thin) for n in range(1, 49)]
+    def differ_at(number: int) -> bool:
+        sides = [(p, q) for p, q in footprints(number) if (min(p, q) == 1) is thin]
+        return any(differing(p, q) for p, q in sides)
+
+    differ = [differ_at(number) for number in range(1, 49)]
     first = 1 + differ.index(True)
     assert first == (21 if thin else 42)
-    assert not thin or all(differ[first - 1 :])  # every row from there on
+    # Every row from there on differs.
+    assert not thin or all(differ[first - 1 :])
 
 
 def test_the_level_of_the_corners_is_that_of_the_highest_corner() -> None:
@@ -106,7 +128,7 @@ def test_the_level_of_the_corners_is_that_of_the_highest_corner() -> None:
 @pytest.mark.parametrize("contact", ["..# .#. ..#", ".#. ..# .#.", "..# .## ...", ".## .#. .#.", ".## ... .#."])
 def test_the_released_support_asks_for_a_contact_before_the_centre_along_y(contact: str) -> None:
     # The centre is on an edge or a corner of the hull, and nothing is before it; the mirror image has contacts there.
-    window = np.array([[1 + (cell == "#") for cell in row] for row in contact.split()])
+    window = window_of(contact)
     assert ours(window, "support")
     assert not released_support(window)
     assert ours(window[:, ::-1], "support")
@@ -116,7 +138,7 @@ def test_the_released_support_asks_for_a_contact_before_the_centre_along_y(conta
 
 @pytest.mark.parametrize("contact", [".#. ... .#.", "... ### ...", "... .## ...", ".#. .#. .#."])
 def test_in_one_line_a_segment_is_enough_for_both(contact: str) -> None:
-    window = np.array([[1 + (cell == "#") for cell in row] for row in contact.split()])
+    window = window_of(contact)
     assert ours(window, "support") is released_support(window) is True
 
 
@@ -124,7 +146,9 @@ def test_support_accepts_all_that_the_released_rule_does_and_more_only_on_an_edg
     # Bins of the published protocol, packed at random: every placement that fits.
     env = make_protocol("discrete125", 8, device="cpu", seed=0)
     torch.manual_seed(0)
-    seen, placements, more = env.reset(), 0, 0
+    seen = env.reset()
+    placements = 0
+    more = 0
     for _ in range(8):
         for window in windows_under(seen):
             mine, theirs = ours(window, "support"), released_support(window)
@@ -141,7 +165,10 @@ def test_support_accepts_all_that_the_released_rule_does_and_more_only_on_an_edg
 
 
 def windows_under(seen) -> Iterator[np.ndarray]:  # type: ignore[no-untyped-def]
-    """Cells under every placement of the visible boxes that stays within the bin of 10 cells."""
+    """Yield the cells under every placement of the visible boxes.
+
+    Placements stay within the bin of 10 cells.
+    """
     heights = seen["box_heightmap"].round().long().numpy()
     sizes = seen["item_size"][:, 0, :, :3].round().long().numpy()  # (N, O, 3)
     for n, o in np.ndindex(sizes.shape[:2]):
@@ -153,8 +180,15 @@ def windows_under(seen) -> Iterator[np.ndarray]:  # type: ignore[no-untyped-def]
 
 
 def on_an_edge(contact: np.ndarray) -> bool:
-    """The centre is on an edge of the hull of at least three contacts that are not in one line."""
+    """Return whether the centre is on an edge of the hull of the contacts.
+
+    There must be at least three that are not in one line.
+    """
     hull = convex_hull([(2 * int(i), 2 * int(j)) for i, j in np.argwhere(contact)])
     x, y = contact.shape[0] - 1, contact.shape[1] - 1
-    sides = [(b[0] - a[0]) * (y - a[1]) - (b[1] - a[1]) * (x - a[0]) for a, b in itertools.pairwise([*hull, hull[0]])]
+    sides = []
+    for (first_x, first_y), (next_x, next_y) in itertools.pairwise([*hull, hull[0]]):
+        along = (next_x - first_x) * (y - first_y)
+        across = (next_y - first_y) * (x - first_x)
+        sides.append(along - across)
     return len(hull) > 2 and min(sides) == 0

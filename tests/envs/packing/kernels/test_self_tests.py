@@ -1,4 +1,7 @@
-"""Self-tests of kernel backends: their comparisons, and the fallback from a backend that fails."""
+"""Self-tests of kernel backends.
+
+The tests are about their comparisons, and the fallback from a backend that fails.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ import torch
 
 from tests.envs.packing.kernels.broken import OWN_CELLS
 from tests.native.compilers import need_compiler
+from tests.records import with_values
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing import kernels
 from torchrl_gpu.envs.packing.items import RandomBoxes
@@ -35,25 +39,27 @@ WAYS = {
 
 @pytest.fixture(autouse=True)
 def nothing_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A machine on which nothing has been tried, and whose "triton" is a backend that can be broken."""
+    """A machine on which nothing has been tried, with a "triton" that can be broken."""
     (tmp_path / "cache").mkdir(mode=0o700)
-    need_compiler()  # compiled in the usual cache: a second time would take long
+    # It compiles in the usual cache: a second time would take long.
+    need_compiler()
     monkeypatch.setenv("TORCHRL_GPU_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(self_tests, "KNOWN_FAILURES", {})
     monkeypatch.setattr(tests_of_kernels, "_LAUNCHED", {})
     monkeypatch.setitem(kernels.BACKENDS, "triton", BROKEN)
-    monkeypatch.setitem(kernels._PREFERRED, "cpu", ("triton", "eager"))
+    monkeypatch.setitem(kernels.PREFERRED, "cpu", ("triton", "eager"))
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    kernels.fastest_of.cache_clear()
-    kernels.log_slower.cache_clear()
+    kernels.forget_choices()
     yield
-    kernels.fastest_of.cache_clear()
-    kernels.log_slower.cache_clear()
+    kernels.forget_choices()
 
 
 @pytest.fixture
 def apart(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Self-tests run in this process, for time; which ran."""
+    """Self-tests that run in this process, to save time.
+
+    The list names those that ran.
+    """
     tried = []
 
     def here(test: SelfTest) -> str:
@@ -116,7 +122,8 @@ def test_the_packings_have_legal_placements_and_others_and_grow() -> None:
             seen.clear()
             assert tests_of_kernels.difference(jobs, setting) == ""
             assert all(0.02 < share < 0.98 for share, _ in seen), setting.name
-            assert max(highest for _, highest in seen) > 0, setting.name  # something stands on something
+            # Something stands on something.
+            assert max(highest for _, highest in seen) > 0, setting.name
 
 
 def test_a_setting_survives_its_file(tmp_path: Path) -> None:
@@ -124,18 +131,18 @@ def test_a_setting_survives_its_file(tmp_path: Path) -> None:
         tests_of_kernels.save(setting, str(tmp_path / "setting.pt"))
         again = tests_of_kernels.load(str(tmp_path / "setting.pt"), CPU)
         assert (again.bin, again.name, again.visible_items) == (setting.bin, setting.name, setting.visible_items)
-        assert tests_of_kernels._constants(again) == tests_of_kernels._constants(setting)
+        assert tests_of_kernels.constants_of(again) == tests_of_kernels.constants_of(setting)
         assert tests_of_kernels.difference({job: getattr(eager, job) for job in tests_of_kernels.JOBS}, again) == ""
 
 
 def test_of_a_large_catalogue_some_items_are_kept(tmp_path: Path) -> None:
     bin_ = Bin((6.0, 5.0, 5.0), OWN_CELLS)
     catalogue, _ = RandomBoxes(1, 5).build(bin_, "yaw", 10, 1)
-    assert catalogue.num_items > tests_of_kernels._MOST_ITEMS
+    assert catalogue.num_items > tests_of_kernels.MOST_ITEMS
     setting = tests_of_kernels.Setting("many", bin_, catalogue, 2, 3)
     tests_of_kernels.save(setting, str(tmp_path / "setting.pt"))
     again = tests_of_kernels.load(str(tmp_path / "setting.pt"), CPU).catalogue
-    assert again.num_items == tests_of_kernels._MOST_ITEMS
+    assert again.num_items == tests_of_kernels.MOST_ITEMS
     assert (again.bounds, again.least) == (catalogue.bounds, catalogue.least)
     assert torch.equal(again.extent[[0, -1]], catalogue.extent[[0, -1]])
 
@@ -153,7 +160,9 @@ def test_the_stability_of_a_few_placements_of_own_items_may_differ() -> None:
     jobs = {name: getattr(eager, name) for name in tests_of_kernels.JOBS}
     most = int(5 * 2 * 2 * 9 * 8 * 0.01)
     for number, allowed, found in ((1, 0.0, False), (most, 0.01, True), (most + 1, 0.01, False)):
-        came = tests_of_kernels.difference(jobs | {"drop_map": turned(number)}, setting._replace(most_wrong=allowed))
+        came = tests_of_kernels.difference(
+            jobs | {"drop_map": turned(number)}, with_values(setting, most_wrong=allowed)
+        )
         assert (came == "") is found
 
 
@@ -177,11 +186,12 @@ def test_the_next_process_knows(apart: list[str], monkeypatch: pytest.MonkeyPatc
     for _ in range(3):
         assert get_kernels().backend == "eager"
         self_tests.KNOWN_FAILURES.clear()
-        kernels.fastest_of.cache_clear()
+        kernels.forget_choices()
     assert len(apart) == 1
     monkeypatch.delenv("BROKEN")
     assert kernels.tested_backends(CPU)["triton"].startswith(WAYS["miscounts"])
-    monkeypatch.setattr(self_tests, "reads_disk", True)  # and not again when this test is over
+    # It is not read again when this test is over.
+    monkeypatch.setattr(self_tests, "reads_disk", True)
     self_tests.forget_results()
     assert kernels.tested_backends(CPU)["triton"] == ""
     assert get_kernels().backend == "triton"
@@ -232,7 +242,8 @@ def test_one_that_fails_in_the_process_of_the_run_is_not_taken(
     assert boxes_env().kernels.backend == "triton"
     monkeypatch.setenv("BROKEN", "fails in the process of the run")
     monkeypatch.setenv("RUN", str(os.getpid()))
-    assert boxes_env().kernels.backend == "triton"  # what ran once is not run again
+    # What ran once is not run again.
+    assert boxes_env().kernels.backend == "triton"
     monkeypatch.setattr(tests_of_kernels, "_LAUNCHED", {})
     env = boxes_env()
     env.rollout(3)
@@ -261,7 +272,8 @@ def test_a_device_that_is_lost_is_told_and_remembered(apart: list[str], monkeypa
     monkeypatch.setattr(torch, "ones", working)
     monkeypatch.delenv("BROKEN")
     self_tests.KNOWN_FAILURES.clear()
-    assert "unknown architecture" in tests_of_kernels.setting_failure("triton", setting, BROKEN)  # the next run's
+    # This is the next process.
+    assert "unknown architecture" in tests_of_kernels.setting_failure("triton", setting, BROKEN)
     assert apart == []
 
 
@@ -273,15 +285,17 @@ def test_memory_that_is_full_is_no_fault_of_the_kernels(apart: list[str], monkey
     setting = next(iter(tests_of_kernels.settings("none", CPU)))
     with pytest.raises(torch.OutOfMemoryError):
         tests_of_kernels.launch_failure("triton", setting, BROKEN)
-    with pytest.raises(self_tests.Unavailable, match="memory is full"):
+    with pytest.raises(self_tests.Unavailable, match=r"memory .*full"):
         tests_of_kernels.run_every_kind(BROKEN, "cpu")
 
 
 def test_results_depend_on_what_kernels_are_compiled_for() -> None:
-    settings = [setting for rule in STABILITY_RULES for setting in tests_of_kernels.settings(rule, CPU)]
+    settings: list[tests_of_kernels.Setting] = []
+    for rule in STABILITY_RULES:
+        settings += tests_of_kernels.settings(rule, CPU)
     first = settings[0]
-    changed = [first._replace(visible_items=3), first._replace(num_envs=16), *settings]
-    assert len({tests_of_kernels._constants(setting) for setting in changed}) == len(changed)
+    changed = [with_values(first, visible_items=3), with_values(first, num_envs=16), *settings]
+    assert len({tests_of_kernels.constants_of(setting) for setting in changed}) == len(changed)
 
 
 def test_no_random_number_is_drawn(apart: list[str]) -> None:

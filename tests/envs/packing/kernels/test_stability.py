@@ -71,13 +71,15 @@ def test_a_plate_lies_flat_high_up_however_its_columns_were_stacked(backend: str
         pytest.skip(problem)
     cell, top = 0.1, 480
     bin_ = Bin((4 * cell, 4 * cell, 600 * cell), (4, 4), 1, rule)
-    column = [np.full(top // tall, tall * cell, np.float32).cumsum()[-1] for tall in (1, 2, 3, 5)]  # box by box
+    # Box by box.
+    column = [np.full(top // tall, tall * cell, np.float32).cumsum()[-1] for tall in (1, 2, 3, 5)]
     heights = torch.tensor(column)[:, None].expand(4, 4).contiguous()[None]
     assert heights.max() - heights.min() > 1e-3 * cell
     plate = Catalogue.of_boxes(torch.tensor([[[4.0, 4.0, cell]]]), torch.tensor([16 * cell**3]))
     _, legal = get_kernels(backend).drop_map(heights, torch.zeros(1, 1, dtype=torch.int64), plate, bin_)
     assert legal.flatten().tolist() == [True] + [False] * 15
     step = heights.clone()
-    step[:, 1:] -= cell  # a step of a cell is one
+    # A step of a cell is one.
+    step[:, 1:] -= cell
     _, legal = get_kernels(backend).drop_map(step, torch.zeros(1, 1, dtype=torch.int64), plate, bin_)
     assert not legal.any()

@@ -1,4 +1,7 @@
-"""Actions and restarts: laws of the torch form, and the compiled form, which is the same to the bit."""
+"""Actions and restarts: laws of the torch form, and parity of the compiled form.
+
+They are the same to the bit.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,12 @@ from torch import Tensor
 from tests.envs.packing.kernels.parity import CPU, KINDS
 from tests.envs.packing.scenes import RULES, Scene, bin_of, scene, scene_in
 from tests.native.compilers import need_compiler, threads
+from tests.records import with_values
 from torchrl_gpu.envs.packing.kernels import Kernels, compiled, get_kernels, reference, transition
 from torchrl_gpu.envs.packing.types import Moved, PackingState
 
-ITSELF = ("placements", "placement_z")  # written in place
+# They are written in place.
+ITSELF = ("placements", "placement_z")
 
 
 @pytest.fixture(params=["reference", "compiled"])
@@ -28,24 +33,32 @@ def kernels(request: pytest.FixtureRequest) -> Kernels:
 
 
 def state_of(s: Scene, rng: np.random.Generator, longest: int = 5) -> PackingState:
-    """Some state with the piles and items of a scene, rows of placements up to full ones."""
+    """Build some state with the piles and items of a scene.
+
+    Rows of placements are up to full.
+    """
     n = len(s.heightmap)
     z_map, legal = reference.drop_map(*s)
     count = rng.integers(0, longest + 1, n)
     numbers = {name: torch.from_numpy(rng.integers(0, 2**40, n)) for name in ("position", "key", "episode")}
+    volume = torch.from_numpy(rng.random(n)).float()
+    stable = torch.from_numpy(rng.random(n) < 0.5)
+    step_count = torch.from_numpy(count + rng.integers(0, 3, n))
+    placements = torch.from_numpy(rng.integers(-9, 9, (n, longest, 4))).int()
+    placement_z = torch.from_numpy(rng.random((n, longest))).float()
+    pile = {"heightmap": s.heightmap.clone(), "bears": torch.ones(n, 0, 0, dtype=torch.bool)}
     return PackingState(
-        heightmap=s.heightmap.clone(),
+        **pile,
         item_id=s.item_id.clone(),
         **numbers,
-        volume=torch.from_numpy(rng.random(n)).float(),
-        stable=torch.from_numpy(rng.random(n) < 0.5),
+        volume=volume,
+        stable=stable,
         num_packed=torch.from_numpy(count),
-        step_count=torch.from_numpy(count + rng.integers(0, 3, n)),
-        placements=torch.from_numpy(rng.integers(-9, 9, (n, longest, 4))).int(),
-        placement_z=torch.from_numpy(rng.random((n, longest))).float(),
+        step_count=step_count,
+        placements=placements,
+        placement_z=placement_z,
         z_map=z_map,
         legal=legal,
-        bears=torch.ones(n, 0, 0, dtype=torch.bool),
     )
 
 
@@ -85,14 +98,19 @@ def assert_same_move(came: Moved, expected: Moved) -> None:
 
 def on_cpu(moved: Moved) -> Moved:
     parts = {name: getattr(moved, name).cpu() for name in ("legal", "slot", "changed")}
-    return moved._replace(state=copy_of(moved.state), **parts)
+    return with_values(moved, state=copy_of(moved.state), **parts)
 
 
 def assert_advance_agrees(
     kernels: Any, s: Scene, state: PackingState, action: Tensor, following: Tensor, device: torch.device = CPU
 ) -> Moved:
-    """The result of the torch form, to the bit; of the inputs only the placements are written."""
-    there, ours, theirs = s.to(device), copy_of(state, device), copy_of(state)
+    """Check an action against the torch form, to the bit.
+
+    Of the inputs only the placements are written.
+    """
+    there = s.to(device)
+    ours = copy_of(state, device)
+    theirs = copy_of(state)
     expected = transition.advance(theirs, action, following, s.catalogue, s.bin_, reference.place)
     came = kernels.advance(ours, action.to(device), following.to(device), there.catalogue, s.bin_)
     assert_same_move(on_cpu(came), expected)
@@ -109,7 +127,10 @@ def assert_restart_agrees(
     item_id: Tensor,
     device: torch.device = CPU,
 ) -> None:
-    """The result of the torch form, to the bit; the inputs stay."""
+    """Check a restart against the torch form, to the bit.
+
+    The inputs stay unchanged.
+    """
     there, ours = s.to(device), copy_of(state, device)
     expected = transition.restart(state, mask, key, item_id, s.catalogue, s.bin_)
     given = [each.to(device) for each in (mask, key, item_id)]
@@ -143,13 +164,14 @@ def test_an_action_places_its_item_where_the_maps_say(kernels: Kernels, kind: st
             showing = state.item_id[n].tolist()
             if legal:
                 placed += 1
-                k, o, gx, gy = (int(i) for i in np.unravel_index(chosen, shape))
+                k, o, gx, gy = map(int, np.unravel_index(chosen, shape))
                 top, bottom = reference.item_maps(s.catalogue, showing[k], o)
                 x = dict(reference.placements(top.shape[0], s.bin_.cells[0], s.bin_))[gx]
                 y = dict(reference.placements(top.shape[1], s.bin_.cells[1], s.bin_))[gy]
                 z = state.z_map[n].numpy()[k, o, gx, gy]
                 reference.place_item(heights, top, bottom, x, y, z)
-                at = min(int(state.num_packed[n]), state.placements.shape[1] - 1)  # a full row keeps the last
+                # A full row keeps the last.
+                at = min(int(state.num_packed[n]), state.placements.shape[1] - 1)
                 assert moved.state.placements[n, at].tolist() == [showing[k], o, x, y]
                 assert moved.state.placement_z[n, at] == z
                 assert moved.state.volume[n] == state.volume[n] + s.catalogue.volume[showing[k]]
@@ -166,7 +188,8 @@ def test_what_moved_tells_is_enough_to_keep_maps(kernels: Kernels, kind: str) ->
         state, _, _, moved = advanced(s, seed, kernels)
         held = moved.slot >= 0
         assert torch.equal(moved.state.item_id[held], state.item_id.gather(1, moved.slot.clamp_min(0))[held])
-        assert torch.equal(held.sum(1), held.shape[1] - moved.legal.long())  # only a legal action shows a new item
+        # Only a legal action shows a new item.
+        assert torch.equal(held.sum(1), held.shape[1] - moved.legal.long())
         for n, (x0, y0, x1, y1) in enumerate(moved.changed.tolist()):
             same = moved.state.heightmap[n] == state.heightmap[n]
             same[x0:x1, y0:y1] = True
@@ -178,7 +201,8 @@ def test_an_illegal_action_leaves_no_trace_but_its_step(kernels: Kernels) -> Non
     for seed in range(10):
         s = scene(seed, "boxes", num_envs=3)
         rng = np.random.default_rng(seed)
-        before = copy_of(state := state_of(s, rng))
+        state = state_of(s, rng)
+        before = copy_of(state)
         for action in (-1, state.legal[0].numel(), 2**62, -(2**62)):
             actions = torch.full((3,), action)
             moved = kernels.advance(state, actions, following_of(s, rng), s.catalogue, s.bin_)
@@ -205,7 +229,8 @@ def test_a_restart_empties_some_bins_and_leaves_the_others(kernels: Kernels, kin
         state, key, item_id = restarted(s, mask, np.random.default_rng(seed))
         after = kernels.restart(state, mask, key, item_id, s.catalogue, s.bin_)
         for field in fields(PackingState):
-            left = slice(None) if field.name in ITSELF else ~mask  # placements beyond `num_packed` mean nothing
+            # Placements beyond `num_packed` mean nothing.
+            left = slice(None) if field.name in ITSELF else ~mask
             assert torch.equal(getattr(after, field.name)[left], getattr(state, field.name)[left]), field.name
         assert torch.equal(after.key[mask], key[mask])
         assert torch.equal(after.item_id[mask], item_id[mask])
@@ -240,7 +265,8 @@ def test_any_legal_finds_the_one_that_is(kernels: Kernels, shape: tuple[int, ...
         assert kernels.any_legal(legal).tolist() == expected
         turned = legal.mT.contiguous().mT
         assert kernels.any_legal(turned).tolist() == expected
-    for at in (0, -1):  # a single one, at either end
+    # A single one, at either end.
+    for at in (0, -1):
         legal = torch.zeros(shape, dtype=torch.bool)
         legal.flatten(1)[:, at] = True
         assert kernels.any_legal(legal).tolist() == [True] * shape[0]
@@ -250,10 +276,13 @@ def test_any_legal_finds_the_one_that_is(kernels: Kernels, shape: tuple[int, ...
 
 
 def large_scene(kind: str) -> tuple[Scene, PackingState, Tensor, Tensor]:
-    """So many environments that their rows are shared out between threads; maps without the reference, for time."""
+    """Build a scene whose environments are shared out between threads.
+
+    Its maps do not come from the reference, to save time.
+    """
     rng = np.random.default_rng(3)
     s = scene_in(bin_of((11, 10), step=2), rng, kind, num_envs=300)
-    some = s._replace(heightmap=s.heightmap[:4], item_id=s.item_id[:4])
+    some = with_values(s, heightmap=s.heightmap[:4], item_id=s.item_id[:4])
     state = state_of(some, rng)
     state = PackingState(**{f.name: repeated(getattr(state, f.name)) for f in fields(state)})
     return s, state, some_actions(state, rng), following_of(s, rng)
@@ -292,6 +321,9 @@ def test_strides_do_not_matter() -> None:
 
 
 def every_other(rows: Tensor) -> Tensor:
-    """The same rows as a view of twice as many, turned about within where there are axes for it."""
+    """Return the same rows as a view of twice as many.
+
+    Axes within are turned about, where there are any.
+    """
     turned = rows.mT.contiguous().mT if rows.ndim > 1 else rows
     return torch.stack([turned, torch.zeros_like(turned)], 1).flatten(0, 1)[::2]

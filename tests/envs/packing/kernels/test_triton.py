@@ -1,4 +1,7 @@
-"""The Triton backend where there is no GPU: its kernels interpreted, in a process of their own, and its table entry."""
+"""The Triton backend where there is no GPU.
+
+Its kernels are interpreted in a process of their own, and its table entry is tested.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,8 @@ def test_interpreted_kernels_pass(pytestconfig: pytest.Config) -> None:
     # Triton decides at import whether it interprets: not in this process, which other tests need as it is.
     tests = [str(HERE / f"{name}.py") for name in FILES]
     command = [sys.executable, "-m", "pytest", *tests, "-k", SOME, "-m", "not gpu", "-q", "-p", "no:cacheprovider"]
-    command += [word for option in pytestconfig.getoption("pythonwarnings") or () for word in ("-W", option)]
+    for option in pytestconfig.getoption("pythonwarnings") or ():
+        command += ["-W", option]
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     child = subprocess.run(
         command, cwd=HERE.parents[3], env=environment, capture_output=True, text=True, timeout=600, check=False

@@ -1,4 +1,6 @@
-"""Every access of the Triton kernels in odd settings: inside its tensor, and no race.
+"""Every access of the Triton kernels in odd settings.
+
+It is inside its tensor, and there is no race.
 
 They run where Triton interprets, in the processes of `make kernels`.
 """
@@ -22,8 +24,10 @@ from tests.envs.packing.settings import small_solids
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
 
-pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # the interpreter wraps integers
-BATCH = 16  # scenes of one test: each kind under each rule
+# The interpreter wraps integers.
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+# Scenes of one test: each kind under each rule.
+BATCH = 16
 NUM_SCENES = int(os.environ.get("TORCHRL_GPU_ODD_SCENES", BATCH))
 KERNELS = {
     "advance_kernel",
@@ -45,18 +49,19 @@ def test_no_access_is_outside_its_tensor_and_none_races(first: int, monkeypatch:
     assert not checker.faults, checker.describe()
     launched = {launch.kernel for launch in checker.launches}
     assert launched == KERNELS if first == 0 else launched <= KERNELS
-    accesses = sum(t.loads + t.stores for launch in checker.launches for t in launch.traffic.values())
+    accesses = 0
+    for launch in checker.launches:
+        accesses += sum(traffic.loads + traffic.stores for traffic in launch.traffic.values())
     programs = sum(launch.programs for launch in checker.launches)
     print(f"\nfrom scene {first}: {len(checker.launches)} launches, {programs} programs, {accesses} accesses")
 
 
 FEW_CELLS: dict[str, Any] = {"bin_size": (0.125, 0.125, 0.125), "resolution": 8, "items": small_solids()}
-SMALL: dict[str, dict[str, Any]] = {
-    "boxes": {"items": RandomBoxes(2, 4), "stability": "corners"},
-    "wide boxes": {"items": RandomBoxes(2, 4), "bin_size": (20.0, 7.0, 9.0), "resolution": (20, 7)},
-    "solids": {**FEW_CELLS, "grid_step": 3, "orientations": "yaw"},
-    "solids, maps kept": {**FEW_CELLS, "grid_step": 2, "orientations": "fixed", "visible_items": 3},
-}
+SMALL: dict[str, dict[str, object]] = {}
+SMALL["boxes"] = {"items": RandomBoxes(2, 4), "stability": "corners"}
+SMALL["wide boxes"] = {"items": RandomBoxes(2, 4), "bin_size": (20.0, 7.0, 9.0), "resolution": (20, 7)}
+SMALL["solids"] = {**FEW_CELLS, "grid_step": 3, "orientations": "yaw"}
+SMALL["solids, maps kept"] = {**FEW_CELLS, "grid_step": 2, "orientations": "fixed", "visible_items": 3}
 
 
 @pytest.mark.parametrize("setting", SMALL)

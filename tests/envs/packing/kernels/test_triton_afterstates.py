@@ -1,4 +1,6 @@
-"""The values of placements in Triton: against torch where Triton interprets, and every access inside its tensor.
+"""The values of placements in Triton.
+
+They agree with torch where Triton interprets, and every access is inside its tensor.
 
 They run in the process that `test_triton.py` starts.
 """

@@ -1,4 +1,7 @@
-"""Boxes cut from a bin in Triton: the sequences of torch, cached ones, and every access inside its tensor."""
+"""Boxes cut from a bin in Triton.
+
+The sequences are those of torch, some are cached, and every access is inside its tensor.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,8 @@ def test_what_is_kept_is_read_and_not_cut_again() -> None:
     triton_cuts.items(made, key + 10, places(made, 2), kept)
     kept[2].fill_(7)
     assert (triton_cuts.items(made, key, places(made, 2), kept) == 7).all()
-    assert triton_cuts.items(made, key + 20, places(made, 2), kept).equal(made.rows(key + 20))  # over that of key + 10
+    # They replace those of key + 10.
+    assert triton_cuts.items(made, key + 20, places(made, 2), kept).equal(made.rows(key + 20))
     assert (triton_cuts.items(made, key, places(made, 2), kept) == 7).all()
     assert triton_cuts.items(made, key + 10, places(made, 2), kept).equal(made.rows(key + 10))
     assert not first.eq(7).any()
@@ -59,7 +63,7 @@ def test_sides_of_more_than_twelve_bits_are_cut_in_torch() -> None:
     made, key = CutSequences((4, 4, 5000), 2, 2600, False, 100), torch.arange(20)
     here = made.items(key.to("cuda"), places(made, 20, torch.device("cuda")))
     assert here.cpu().equal(made.rows(key))
-    assert not made._kept_on
+    assert not made.recent_on_device
 
 
 @pytest.mark.gpu
@@ -70,4 +74,5 @@ def test_a_gpu_cuts_the_same_boxes(layers: bool) -> None:
         key = torch.arange(3000) * 77_777 + turn
         here = made.items(key.to(device), places(made, 3000, device))
         assert here.cpu().equal(made.rows(key))
-    assert made._kept_on  # that is, by Triton
+    # Triton has kept them.
+    assert made.recent_on_device

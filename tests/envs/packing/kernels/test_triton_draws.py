@@ -20,17 +20,18 @@ from torchrl_gpu.envs.counter_rng import bits_in_torch, draw_bits, draw_integers
 from torchrl_gpu.envs.packing.items.source import EndlessSequences
 
 EXTREMES = torch.tensor([0, 1, -1, 2**31 - 1, 2**31, 2**32 - 1, 2**32, -(2**31), 2**63 - 1, -(2**63)])
-PAIRS = {
-    "numbers": (torch.tensor(3), torch.tensor(-8)),
-    "vectors": (EXTREMES, EXTREMES.flip(0)),
-    "a table": (EXTREMES[:, None], EXTREMES),
-    "every third": (EXTREMES[::3], torch.tensor(2**32 - 1)),
-    "expanded": (torch.tensor(9), EXTREMES[::2].view(5, 1).expand(5, 3)),
-    "transposed": (torch.arange(24).view(2, 3, 4).mT, torch.arange(3)),
-    "four axes": (torch.arange(6).view(1, 3, 1, 2), torch.arange(10).view(5, 1, 2, 1)),
-    "none": (torch.zeros(0, 3, dtype=torch.int64), torch.arange(3)),
-    "two programs": (torch.arange(300), torch.arange(300).flip(0)),
-}
+MATRIX = torch.arange(24).view(2, 3, 4).mT
+FOUR_AXES = torch.arange(6).view(1, 3, 1, 2)
+PAIRS: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+PAIRS["numbers"] = (torch.tensor(3), torch.tensor(-8))
+PAIRS["vectors"] = (EXTREMES, EXTREMES.flip(0))
+PAIRS["a table"] = (EXTREMES[:, None], EXTREMES)
+PAIRS["every third"] = (EXTREMES[::3], torch.tensor(2**32 - 1))
+PAIRS["expanded"] = (torch.tensor(9), EXTREMES[::2].view(5, 1).expand(5, 3))
+PAIRS["transposed"] = (MATRIX, torch.arange(3))
+PAIRS["four axes"] = (FOUR_AXES, torch.arange(10).view(5, 1, 2, 1))
+PAIRS["none"] = (torch.zeros(0, 3, dtype=torch.int64), torch.arange(3))
+PAIRS["two programs"] = (torch.arange(300), torch.arange(300).flip(0))
 every_pair = pytest.mark.parametrize("pair", list(PAIRS))
 
 

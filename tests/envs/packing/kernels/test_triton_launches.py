@@ -1,4 +1,7 @@
-"""Launches of the Triton backend: no host read, and compilation ahead of time for GPUs that are not here."""
+"""Launches of the Triton backend.
+
+The host reads nothing, and kernels compile ahead of time for GPUs that are not here.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from torch.torch_version import TorchVersion
 from benchmarks.gpu.launches import Launch, as_on, innermost_loops, recorded, stack_of
 from tests.envs.packing.scenes import CELL, Scene, bin_of, scene_in
 from tests.no_host_reads import NoHostReads
+from tests.records import with_values
 from torchrl_gpu.envs import PackingEnv, triton_draws
 from torchrl_gpu.envs.packing.items import RandomBoxes, triton_cuts
 from torchrl_gpu.envs.packing.items.cutting import CutSequences
@@ -38,7 +42,10 @@ def launches() -> Iterator[list[Launch]]:
 
 
 def some_scene(kind: str, *, cells: tuple[int, int] = (14, 11), step: int = 1, stability: str = "none") -> Scene:
-    """A scene of any kind; "counted" are irregular items with a unit, their orientations alike by fours."""
+    """Build a scene of any kind.
+
+    "counted" are irregular items with a unit, whose orientations are alike by fours.
+    """
     bin_ = bin_of(cells, step=step, stability=stability)
     if kind == "counted":
         extent = torch.tensor([[[6, 5]] * 4 + [[5, 6]] * 4] * 2)
@@ -102,7 +109,8 @@ def test_nothing_is_read_by_the_host(kind: str, stability: str, launches: list[L
 @pytest.mark.parametrize("step", [1, 2])
 def test_maps_without_a_unit_need_no_copy_where_the_grid_is_fine(step: int, launches: list[Launch]) -> None:
     triton_kernels.drop_map(*some_scene("solids", step=step))
-    assert len(launches) == step  # the heightmap is its own single phase
+    # The heightmap is its own single phase.
+    assert len(launches) == step
 
 
 # One form of each kernel for one chip; `make soak` asks for all forms, and for other chips.
@@ -172,10 +180,12 @@ def test_every_kernel_compiles_and_keeps_its_loops_in_registers(
         assert launch.options.get("PAIRS", False) == bool(PAIRED[capability] and "counted" in name and "solids" in name)
         if launch.options.get("PAIRS"):
             loops = innermost_loops(launch.compiled(capability).instructions)
-            counting = [loop for loop in loops if any("S16x2" in line for line in loop)]
+            counting = [loop for loop in loops if "S16x2" in "\n".join(loop)]
             assert counting, name
-            assert all(any(word in line for line in counting[0]) for word in PAIRED[capability]), name
-    if TorchVersion(triton.__version__) >= (3, 9):  # 3.6 spills in one form
+            text = "\n".join(counting[0])
+            assert all(word in text for word in PAIRED[capability]), name
+    # 3.6 spills in one form.
+    if TorchVersion(triton.__version__) >= (3, 9):
         assert spilling == []
     assert seen == {
         "add_errors_kernel",
@@ -211,18 +221,22 @@ def test_another_catalogue_or_batch_is_no_other_kernel(launches: list[Launch]) -
             rows = torch.zeros(num_items, dtype=torch.int64)
             maps = {"top": c.top[rows], "bottom": c.bottom[rows]} if c.top is not None and c.bottom is not None else {}
             tensors = {"extent": c.extent[rows], "height": c.height[rows], "volume": c.volume[rows]} | maps
-            many = s._replace(catalogue=replace(c, **tensors), item_id=s.item_id.repeat(1, num_visible))
+            many = with_values(s, catalogue=replace(c, **tensors), item_id=s.item_id.repeat(1, num_visible))
             triton_kernels.drop_map(*many)
             triton_kernels.place(many.heightmap, placement_for(many), many.catalogue, many.bin_)
             triton_kernels.pile_growth(many.heightmap, many.item_id, stored_for(many).z_map, many.catalogue, many.bin_)
-            if kind == "solids":  # of boxes the number of slots is a constant
+            # Of boxes the number of slots is a constant.
+            if kind == "solids":
                 forms.append([form_of(launch) for launch in launches])
             launches.clear()
         assert all(form == forms[0] for form in forms)
 
 
 def form_of(launch: Launch) -> tuple[Any, ...]:
-    """Key of a launched binary: the kernel, its constants, and Triton's specialisation of its numbers."""
+    """Return the key of a launched binary.
+
+    It is made of the kernel, its constants, and Triton's specialisation of its numbers.
+    """
     special = launch.kernel.do_not_specialize or []
     names = list(inspect.signature(launch.kernel.fn).parameters)
     numbers = [

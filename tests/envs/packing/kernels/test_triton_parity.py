@@ -1,4 +1,6 @@
-"""Parity of the Triton kernels with the reference: on CUDA devices, and on a CPU where Triton interprets them.
+"""Parity of the Triton kernels with the reference.
+
+It is tested on CUDA devices, and on a CPU where Triton interprets them.
 
 Triton decides at import whether it interprets, so the CPU takes part only in a process that was started with
 TRITON_INTERPRET=1; `test_triton.py` starts one.
@@ -19,11 +21,13 @@ from tests.envs.packing.kernels import hostile, parity
 from tests.envs.packing.kernels.hostile import hostile_items
 from tests.envs.packing.kernels.parity import KINDS, some_placement
 from tests.envs.packing.scenes import CELL, RULES, Scene, bin_of, scene, scene_in
+from tests.records import with_values
 from torchrl_gpu.envs.packing.kernels import get_kernels, reference
 from torchrl_gpu.envs.packing.kernels.triton import kernels as triton_kernels
 from torchrl_gpu.envs.packing.types import Catalogue, Placement, StoredMaps
 
-pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # the interpreter wraps integers
+# The interpreter wraps integers.
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 SEEDS = range(2) if INTERPRETED else range(40)
 
@@ -42,7 +46,8 @@ def turned_solids(rng: np.random.Generator, cells: tuple[int, int], unit: float 
     p, q = cells
     top, bottom = torch.zeros(3, 4, max(cells), max(cells)), torch.full((3, 4, max(cells), max(cells)), torch.inf)
     extent = torch.zeros(3, 4, 2, dtype=torch.int64)
-    for item, shape in enumerate(((p, q), (q, p), (max(1, p - 1), q))):  # the second has them the other way round
+    # The second has its sides the other way round.
+    for item, shape in enumerate(((p, q), (q, p), (max(1, p - 1), q))):
         low = rng.integers(0, 3, shape) * CELL
         low[0, 0] = 0
         for turn in range(4):
@@ -95,11 +100,12 @@ def test_orientations_that_share_an_extent_agree(stability: str, unit: float | N
 
 @pytest.mark.parametrize("stability", RULES)
 def test_boxes_in_wide_bins_agree(stability: str, device: torch.device) -> None:
-    for step in (1, 3):  # with 3 a single cell has no placement flush with the wall: the grid ends before
+    # With 3 a single cell has no placement flush with the wall: the grid ends before.
+    for step in (1, 3):
         rng = np.random.default_rng(step)
         bin_ = bin_of((18, 6), step=step, stability=stability)
         s = scene_in(bin_, rng, "boxes", num_envs=1, most_items=4, most_orientations=2, most_visible=2)
-        assert_parity(s._replace(item_id=torch.tensor([[1, 0, s.catalogue.num_items - 1]])), device)
+        assert_parity(with_values(s, item_id=torch.tensor([[1, 0, s.catalogue.num_items - 1]])), device)
 
 
 def test_boxes_of_every_length_agree(device: torch.device) -> None:
@@ -243,7 +249,7 @@ def test_every_cut_of_the_work_agrees(monkeypatch: pytest.MonkeyPatch) -> None:
         for num_warps in (1, 2, 4):
             cut = triton_solids.Blocks(1, lanes, num_warps)
             monkeypatch.setattr(triton_solids, "blocks", lambda *_, cut=cut: cut)
-            assert_parity(s._replace(catalogue=bounds), torch.device("cuda"))
+            assert_parity(with_values(s, catalogue=bounds), torch.device("cuda"))
 
 
 def _generator(seed: int) -> torch.Generator:
@@ -253,7 +259,8 @@ def _generator(seed: int) -> torch.Generator:
 # -- numbers out of every range --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cells", [(5, 6), (17, 4)])  # small boxes and wide ones
+# Small boxes and wide ones.
+@pytest.mark.parametrize("cells", [(5, 6), (17, 4)])
 @pytest.mark.parametrize("kind", ["boxes", "solids"])
 def test_what_is_no_row_of_the_catalogue_is_an_empty_slot(
     kind: str, cells: tuple[int, int], device: torch.device

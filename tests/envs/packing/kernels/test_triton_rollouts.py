@@ -9,7 +9,6 @@ import importlib
 import os
 import re
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -30,17 +29,20 @@ from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.training.collect.rollout import Rollout
 
 # By options of the environment: each rule, each kind of sequences, several items, orientations, pools, a coarse grid.
-SETTINGS: dict[str, dict[str, Any]] = {
-    "drawn": {"items": RandomBoxes(1, 3)},
-    "several items": {"items": RandomBoxes(1, 3), "visible_items": 3, "stability": "corners", "orientations": "axis"},
-    "a stack": {"items": CutBoxes(1, 3, order="stack", pool=None), "stability": "corners", "orientations": "fixed"},
-    "layers": {"items": CutBoxes(2, 3, order="layers", pool=None), "stability": "support", "visible_items": 2},
-    "a pool": {"items": CutBoxes(1, 3, order="layers", pool=5), "stability": "com", "grid_step": 3},
-    "few": {"items": RandomBoxes(1, 2), "num_items": 2},
-    "fine cells": {"items": RandomBoxes(2, 4), "resolution": 8},
-}
+SETTINGS: dict[str, dict[str, object]] = {}
+SETTINGS["drawn"] = {"items": RandomBoxes(1, 3)}
+SETTINGS["several items"] = {"items": RandomBoxes(1, 3), "visible_items": 3}
+SETTINGS["several items"] |= {"stability": "corners", "orientations": "axis"}
+SETTINGS["a stack"] = {"items": CutBoxes(1, 3, order="stack", pool=None)}
+SETTINGS["a stack"] |= {"stability": "corners", "orientations": "fixed"}
+SETTINGS["layers"] = {"items": CutBoxes(2, 3, order="layers", pool=None)}
+SETTINGS["layers"] |= {"stability": "support", "visible_items": 2}
+SETTINGS["a pool"] = {"items": CutBoxes(1, 3, order="layers", pool=5), "stability": "com", "grid_step": 3}
+SETTINGS["few"] = {"items": RandomBoxes(1, 2), "num_items": 2}
+SETTINGS["fine cells"] = {"items": RandomBoxes(2, 4), "resolution": 8}
 
-ENDS = ("drawn", "layers", "few")  # settings in which an episode ends within the steps
+# Settings in which an episode ends within the steps.
+ENDS = ("drawn", "layers", "few")
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +52,7 @@ def in_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(values, "in_triton", lambda name, device: importlib.import_module(name))
 
 
-def environment(num_envs: int = 2, **options: Any) -> PackingEnv:
+def environment(num_envs: int = 2, **options: object) -> PackingEnv:
     size = {"bin_size": (4.0, 4.0, 4.0), "resolution": 4, "seed": 2**31 + 5, "device": "cpu", "backend": "triton"}
     return PackingEnv(num_envs, **size | options)  # type: ignore[arg-type]
 
@@ -74,8 +76,8 @@ def test_a_rollout_goes_on_from_what_another_has_left() -> None:
     env = environment(**SETTINGS["a stack"])
     tables = tables_of(env)
     env.reset()
-    first = triton_rollouts._copied(env.state)
-    second = triton_rollouts._copied(env.state)
+    first = triton_rollouts.copy_state(env.state)
+    second = triton_rollouts.copy_state(env.state)
     together = triton_rollouts.play(env, tables, first, 3)
     parts = [triton_rollouts.play(env, tables, second, steps) for steps in (1, 2)]
     for name in ("before", "after", "action", "reward", "utilization", "done"):
@@ -88,10 +90,10 @@ def test_tables_of_no_numbers_choose_what_argmax_does() -> None:
     env = environment(items=RandomBoxes(1, 2))
     tables = tables_of(env)
     tables.weight[::7] = torch.nan
-    state = triton_rollouts._copied(env.state)
+    state = triton_rollouts.copy_state(env.state)
     value = tables(*(env.reset()[key] for key in tables.in_keys))
     masked = torch.where(env.state.legal.flatten(1), value, torch.finfo(torch.float32).min)
-    made = triton_rollouts.play(env, tables, triton_rollouts._copied(env.state), 1)
+    made = triton_rollouts.play(env, tables, triton_rollouts.copy_state(env.state), 1)
     assert torch.equal(made["action"][:, 0], masked.argmax(1))
     assert masked.isnan().any()
     assert state.heightmap.shape == made["after"][:, 0].shape
@@ -101,7 +103,7 @@ def test_tables_of_no_numbers_choose_what_argmax_does() -> None:
 def test_no_access_of_a_rollout_is_outside_its_tensor_and_none_races(setting: str) -> None:
     env = environment(**SETTINGS[setting])
     env.reset()
-    state = triton_rollouts._copied(env.state)
+    state = triton_rollouts.copy_state(env.state)
     with AccessChecker() as checker:
         made = triton_rollouts.play(env, tables_of(env, ("2x2",)), state, 2)
     assert not checker.faults, checker.describe()
@@ -117,7 +119,7 @@ def test_an_odd_state_reaches_no_memory_outside() -> None:
     def odd(values: Tensor) -> Tensor:
         return torch.full_like(values, 2**40)
 
-    state = triton_rollouts._copied(env.state)
+    state = triton_rollouts.copy_state(env.state)
     state = replace(state, item_id=odd(state.item_id), key=odd(state.key), num_packed=odd(state.num_packed))
     with AccessChecker() as checker:
         triton_rollouts.play(env, tables_of(env, ("2x2",)), state, 1)
@@ -128,7 +130,7 @@ def test_rollouts_are_tried_before_they_are_played(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(triton_rollouts, "PackingEnv", lambda rows, **given: environment(rows, **given))
     right = triton_rollouts.play
 
-    def wrong(*given: Any) -> dict[str, Tensor]:
+    def wrong(*given: object) -> dict[str, Tensor]:
         made = right(*given)
         return made | {"reward": made["reward"] * 1.5}
 
@@ -150,7 +152,8 @@ def test_a_learner_plays_whole_rollouts_in_triton(monkeypatch: pytest.MonkeyPatc
         env = environment(**SETTINGS["few"], include=["z_map"])
         rollout = Rollout(env, ["box_heightmap"], n_steps=1, gamma=1.0, player=player)
         policy = PackingPolicy(AgentSpace.of(env), tables_of(env))
-        rollout.play(policy, 2)  # by a player the first is played both ways
+        # The first step of a player is played both ways.
+        rollout.play(policy, 2)
         with AccessChecker() as checker:
             made.append(rollout.play(policy, 2)[1])
         launched.append([launch.kernel for launch in checker.launches])

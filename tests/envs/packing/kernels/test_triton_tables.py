@@ -16,6 +16,7 @@ if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("checks interpreted kernels, in the process of test_triton.py", allow_module_level=True)
 
 from tests.envs.packing.kernels.access_checker import AccessChecker
+from tests.records import with_values
 from torchrl_gpu import native
 from torchrl_gpu.policies.packing.ntuple import triton_tables
 from torchrl_gpu.policies.packing.ntuple.sweep import sweep_bins
@@ -94,7 +95,7 @@ def test_a_sweep_of_one_step_learns_ended_episodes_alone() -> None:
     given = some_sweep(PLANS[1], CELLS[1], steps=1)
     for done in (torch.zeros_like(given.done), torch.ones_like(given.done)):
         tables, scratch = copied(given.tables), scratch_of(PLANS[1])
-        played = given._replace(done=done)
+        played = with_values(given, done=done)
         sweep_bins(*played[:3], tables, PLANS[1], rate=0.3, lam=0.8, scratch=scratch)
         made, _ = swept(played, PLANS[1], 0.3, 0.8)
         assert_same_bits(made, tables)
@@ -116,7 +117,9 @@ def test_learning_moves_the_entries_that_cpp_moves(plan: PatchPlan, cells: tuple
     given = some_sweep(plan, cells, rows=9, steps=1, seed=2)
     bins, error = given.levels[:, 0].contiguous(), given.reward[:, 0] - 0.5
     counts = given.done[:, 0]
-    tables, made, scratch = copied(given.tables), copied(given.tables), scratch_of(plan)
+    tables = copied(given.tables)
+    made = copied(given.tables)
+    scratch = scratch_of(plan)
     learn_bins(bins, error, counts, tables, plan, 0.7, scratch)
     units = (error.double() * 2**32).round().long()
     triton_tables.learn_bins(bins, units, counts, made, plan, 0.7 / plan.patches(cells), scratch)
@@ -147,8 +150,8 @@ def test_a_sweep_is_two_launches_a_step() -> None:
 
 def test_tables_are_tried_before_they_are_learnt_in_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     assert triton_tables.self_test("cpu") == ""
-    right = triton_tables._move
-    monkeypatch.setattr(triton_tables, "_move", lambda *given: right(*given[:5], given[5] * 1.001, *given[6:]))
+    right = triton_tables.move
+    monkeypatch.setattr(triton_tables, "move", lambda *given: right(*given[:5], given[5] * 1.001, *given[6:]))
     assert "the weight after a sweep in (5, 4) cells" in triton_tables.self_test("cpu")
     monkeypatch.setattr(triton_tables, "value_bins", lambda bins, weight, plan: weight[: len(bins)])
     assert "the values of (5, 4) cells" in triton_tables.self_test("cpu")

@@ -1,4 +1,6 @@
-"""Parity of an action and a restart in Triton with their torch forms, and of whole rollouts with the eager backend.
+"""Parity of an action and a restart in Triton with their torch forms.
+
+Whole rollouts are compared with the eager backend.
 
 They run where those of `test_triton_parity.py` do.
 """
@@ -9,7 +11,6 @@ import itertools
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -33,12 +34,14 @@ from tests.envs.packing.kernels.test_transition import (
 from tests.envs.packing.kernels.test_triton_parity import INTERPRETED
 from tests.envs.packing.scenes import CELL, Scene, bin_of, scene, scene_in
 from tests.envs.packing.settings import assert_same, legal_action, packing, small_solids
+from tests.records import with_values
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.kernels import reference, transition
 from torchrl_gpu.envs.packing.kernels.triton import kernels as triton_kernels
 from torchrl_gpu.envs.packing.types import Catalogue, Moved, PackingState, height_rules
 
-pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # the interpreter wraps integers
+# The interpreter wraps integers.
+pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 SEEDS = range(4 if INTERPRETED else 40)
 
 
@@ -58,7 +61,7 @@ def some_step(s: Scene, rng: np.random.Generator) -> tuple[PackingState, Tensor,
 
 
 def repeated(s: Scene, times: int) -> Scene:
-    return s._replace(heightmap=s.heightmap.repeat(times, 1, 1), item_id=s.item_id.repeat(times, 1))
+    return with_values(s, heightmap=s.heightmap.repeat(times, 1, 1), item_id=s.item_id.repeat(times, 1))
 
 
 # -- one action, one restart -------------------------------------------------------------------------------------------
@@ -86,7 +89,8 @@ def test_restart_agrees(kind: str, stability: str, device: torch.device) -> None
             assert_restart_agrees(s, *_begun_again(s, rows, rng), device)
 
 
-@pytest.mark.parametrize("high", [0.2, 0.9, 1.0, 1.1])  # but for 1, it matters which terms of the limit are rounded
+# But for 1, it matters which terms of the limit are rounded.
+@pytest.mark.parametrize("high", [0.2, 0.9, 1.0, 1.1])
 def test_heights_at_the_very_limit_agree(high: float, device: torch.device) -> None:
     bin_ = replace(bin_of((3, 4)), size=(3 * CELL, 4 * CELL, high))
     limit = np.float32(bin_.size[2] + bin_.tolerance)
@@ -116,11 +120,12 @@ def test_bins_share_programs_and_programs_share_bins(
     assert_restart_agrees(s, state, mask, state.key + 7, s.item_id.flip(0), device)
 
 
-@pytest.mark.parametrize(("kind", "step"), [("boxes", 3), ("solids", 2)])  # some placements are flush with the wall
+# Some placements are flush with the wall.
+@pytest.mark.parametrize(("kind", "step"), [("boxes", 3), ("solids", 2)])
 def test_every_action_of_a_bin_agrees(kind: str, step: int, device: torch.device) -> None:
     rng, bin_ = np.random.default_rng(step), bin_of((5, 7), step=step)
     s = scene_in(bin_, rng, kind, num_envs=1, most_items=4, most_orientations=2)
-    s = s._replace(item_id=torch.arange(s.catalogue.num_items)[None])
+    s = with_values(s, item_id=torch.arange(s.catalogue.num_items)[None])
     num_actions = s.item_id.numel() * s.catalogue.num_orientations * bin_.grid[0] * bin_.grid[1]
     s = repeated(s, num_actions)
     moved = assert_advance_agrees(s, state_of(s, rng), torch.arange(num_actions), following_of(s, rng), device)
@@ -144,7 +149,8 @@ def test_strides_do_not_matter(device: torch.device) -> None:
         begun = triton_kernels.restart(ours, *given, there.catalogue, s.bin_)
         expected_state = transition.restart(state, mask, state.key + 7, state.item_id, s.catalogue, s.bin_)
         for field in fields(PackingState):
-            if field.name not in ITSELF:  # which `advance` has written
+            # `advance` has written the others.
+            if field.name not in ITSELF:
                 assert torch.equal(getattr(begun, field.name).cpu(), getattr(expected_state, field.name)), field.name
 
 
@@ -159,7 +165,9 @@ def _as_spread(tensor: Tensor, device: torch.device) -> Tensor:
 def test_maps_of_more_than_2_to_the_31_placements_are_looked_up_right(device: torch.device, tmp_path: Path) -> None:
     if device.type == "cuda" and torch.cuda.mem_get_info(device)[0] < 17 << 30:
         pytest.skip("needs 17 GiB of GPU memory")
-    num_envs, num_orientations, cells = 3, 2**14, 256
+    num_envs = 3
+    num_orientations = 2**14
+    cells = 256
     sizes = torch.tensor([[1, 2, CELL]], dtype=torch.float64).expand(num_orientations, 3)
     catalogue = Catalogue.of_boxes(sizes[None], torch.full((1,), 2 * CELL**3))
     item_id = torch.zeros(num_envs, 1, dtype=torch.int64)
@@ -169,7 +177,8 @@ def test_maps_of_more_than_2_to_the_31_placements_are_looked_up_right(device: to
         name: vast(shape, dtype, tmp_path / name) for name, dtype in (("z_map", torch.float32), ("legal", torch.bool))
     }
     assert maps["legal"].numel() > 2**31
-    action = torch.tensor([0, 1, maps["legal"][0].numel() - 300])  # the last but one row: flush with no wall
+    # The last is of the last row but one, which is flush with no wall.
+    action = torch.tensor([0, 1, maps["legal"][0].numel() - 300])
     for env, at in enumerate(action.tolist()):
         maps["z_map"][env].view(-1)[at] = CELL * (env + 1)
         maps["legal"][env].view(-1)[at] = True
@@ -196,7 +205,7 @@ def vast(shape: tuple[int, ...], dtype: torch.dtype, path: Path) -> Tensor:
 # Cells of 1/64 m, so that sums are exact; few, for the interpreter's sake.
 _FEW_CELLS = {"bin_size": (0.125, 0.125, 0.125), "resolution": 8, "items": small_solids()}
 _FEW_CELLS |= {"num_envs": 2, "num_items": 5}
-ROLLOUTS: dict[str, dict[str, Any]] = {
+ROLLOUTS: dict[str, dict[str, object]] = {
     "bpp10": {},
     "coarse grid": {"num_items": 5},
     "three visible": {},
@@ -210,15 +219,21 @@ ROLLOUTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("setting", ROLLOUTS)
 def test_a_rollout_goes_the_way_of_the_eager_backend(setting: str, device: torch.device) -> None:
     changes = {"device": device, "num_envs": 3} | ROLLOUTS[setting]
-    env, twin = (packing(setting, backend=backend, **changes) for backend in ("triton", "eager"))
+    env = packing(setting, backend="triton", **changes)
+    twin = packing(setting, backend="eager", **changes)
     assert env.kernels.advance.__wrapped__ is triton_kernels.advance
     assert assert_one_way(env, twin, steps=12 if changes.get("num_items") == 5 and INTERPRETED else 20) >= 3
 
 
 def assert_one_way(env: PackingEnv, twin: PackingEnv, steps: int) -> int:
-    """Both see, give and hold the same under the same actions, some of them illegal; how many episodes ended."""
+    """Check that two environments show and hold the same under the same actions.
+
+    Some of these are illegal. Returns the number of episodes that ended.
+    """
     generator = torch.Generator(env.device).manual_seed(3)
-    ours, theirs, ended = env.reset(), twin.reset(), 0
+    ours = env.reset()
+    theirs = twin.reset()
+    ended = 0
     for turn in range(steps):
         assert_same(ours, theirs)
         action = legal_action(ours["action_mask"], generator)
@@ -242,7 +257,9 @@ def assert_one_way(env: PackingEnv, twin: PackingEnv, steps: int) -> int:
 def test_a_captured_transition_follows_its_inputs(kind: str) -> None:
     rng = np.random.default_rng(5)
     s = scene(5, kind, num_envs=4)
-    there, state, action = s.to("cuda"), copy_of(state_of(s, rng), "cuda"), torch.zeros(4, dtype=torch.int64).cuda()
+    there = s.to("cuda")
+    state = copy_of(state_of(s, rng), "cuda")
+    action = torch.zeros(4, dtype=torch.int64).cuda()
 
     def step() -> tuple[Moved, PackingState]:
         moved = triton_kernels.advance(state, action, action, there.catalogue, s.bin_)

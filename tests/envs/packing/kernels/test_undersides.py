@@ -1,4 +1,7 @@
-"""Undersides of a catalogue as bytes: words, spans and blocks by hand, and the bins that they suffice for."""
+"""Undersides of a catalogue as bytes.
+
+Words, spans and blocks are worked by hand, and so are the bins that they suffice for.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ NONE = torch.inf
 
 
 def catalogue_of(bottoms: list[list[list[float]]], extents: list[list[int]], unit: float | None = CELL) -> Catalogue:
-    """One item in some orientations, undersides in units; its top is flat."""
+    """Build one item in some orientations, with undersides in units.
+
+    Its top is flat.
+    """
     bottom = torch.tensor([bottoms]) * CELL
     top = torch.where(bottom.isfinite(), 20 * CELL, 0.0)
     return Catalogue.of_maps(top, bottom, torch.tensor([extents]), torch.ones(1), unit)

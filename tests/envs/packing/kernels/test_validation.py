@@ -1,4 +1,7 @@
-"""The border of the kernels: what it refuses and casts, and that every backend settles alike what it lets through."""
+"""The border of the kernels: what it refuses and what it casts.
+
+Every backend treats alike what it lets through.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from tests.envs.packing.kernels.test_transition import assert_same_move, assert_
 from tests.envs.packing.scenes import CELL, RULES, Scene, bin_of, scene
 from tests.envs.packing.settings import assert_same, packing
 from tests.native.compilers import need_compiler, threads
+from tests.records import values_by_name, with_values
 from tests.tolerances import assert_near
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.kernels import Kernels, get_kernels, judge_placements, reference
@@ -52,26 +56,32 @@ S = scene(3, "solids", num_envs=4)
 STATE = state_of(S, np.random.default_rng(0))
 N, (X, Y) = len(S.heightmap), S.bin_.cells
 Change = Callable[[Tensor], Any]
-CHANGES: dict[str, Change] = {
+CHANGES: dict[str, Change] = {}
+CHANGES |= {
     "float16": lambda t: t.half(),
     "float64": lambda t: t.double(),
     "int64": lambda t: t.long(),
     "uint8": lambda t: t.byte(),
+}
+CHANGES |= {
     "bool": lambda t: t.bool(),
     "complex64": lambda t: t.to(torch.complex64),
+}
+CHANGES |= {
     "one row less": lambda t: t[:-1],
     "an axis more": lambda t: t[..., None],
     "flat": lambda t: t.flatten()[:-1],
-    "an array": lambda t: t.numpy(),
-    "a list": lambda t: t.tolist(),
-    "nothing": lambda t: None,
-    "on another device": lambda t: t.to("meta"),
 }
+CHANGES |= {"an array": lambda t: t.numpy(), "a list": lambda t: t.tolist(), "nothing": lambda t: None}
+CHANGES["on another device"] = lambda t: t.to("meta")
 INTEGERS = ("int64", "uint8")
 
 
 def refused(changes: dict[str, Change], dtype: torch.dtype) -> list[str]:
-    """Changes that are not allowed of a tensor of a type: those that are no other width of integers, or no change."""
+    """List changes that are not allowed of a tensor of a type.
+
+    Other widths of integers are allowed, and so is no change.
+    """
     fine = {torch.int64: INTEGERS, torch.bool: ("bool",)}.get(dtype, ())
     return [name for name in changes if name not in fine]
 
@@ -80,14 +90,17 @@ COUNTS = torch.zeros(N, dtype=torch.int64)
 STORED = StoredMaps(*reference.drop_map(*S), torch.zeros_like(S.item_id), torch.zeros(N, 4, dtype=torch.int64))
 GIVEN: dict[str, Tensor] = {"heightmap": S.heightmap, "item_id": S.item_id, "z_map": STORED.z_map}
 GIVEN |= {"action": COUNTS, "following": COUNTS, "mask": COUNTS.bool(), "key": COUNTS, "fresh": S.item_id}
-GIVEN |= {f"placement.{name}": each for name, each in hostile_placement(S, np.random.default_rng(1))._asdict().items()}
-GIVEN |= {f"stored.{name}": each for name, each in STORED._asdict().items()}
+GIVEN |= {
+    f"placement.{name}": each for name, each in values_by_name(hostile_placement(S, np.random.default_rng(1))).items()
+}
+GIVEN |= {f"stored.{name}": each for name, each in values_by_name(STORED).items()}
 GIVEN |= {f"state.{field.name}": getattr(STATE, field.name) for field in fields(PackingState)}
 BEARING = bin_of((X, Y), stability="load_bearing")
 BOXES = one_item((1, 1), "boxes")
 GIVEN |= {"bears": STATE.heightmap >= 0, "legal": torch.ones(N, S.item_id.shape[1], 1, X, Y, dtype=torch.bool)}
 GIVEN["rest"] = GIVEN["legal"].float()
-READS = {  # by job, the beginnings of the names that it reads
+# By job, the beginnings of the names that it reads.
+READS = {
     "drop_map": ("heightmap", "item_id", "stored."),
     "place": ("heightmap", "placement."),
     "judge_placements": ("heightmap", "placement."),
@@ -139,7 +152,7 @@ def test_a_refusal_has_three_parts(kernels: Kernels) -> None:
 @pytest.mark.parametrize("name", ["placements", "placement_z"])
 def test_what_is_written_in_place_must_lie_together(kernels: Kernels, name: str) -> None:
     strided = torch.stack([getattr(STATE, name)] * 2, -1)[..., 0]
-    with pytest.raises(ValueError, match=f"^advance: {name} must be contiguous; got strides "):
+    with pytest.raises(ValueError, match=f"^advance: {name} .*contiguous.* strides "):
         call(kernels, "advance", GIVEN | {f"state.{name}": strided})
 
 
@@ -151,7 +164,7 @@ def test_any_legal_refuses_what_is_no_mask(kernels: Kernels) -> None:
 
 
 def test_a_bin_shows_at_least_one_slot(kernels: Kernels) -> None:
-    with pytest.raises(ValueError, match=r"^drop_map: item_id must have shape \(4, 1\); got \(4, 0\)$"):
+    with pytest.raises(ValueError, match=r"^drop_map: item_id .*\(4, 1\).*\(4, 0\)$"):
         kernels.drop_map(S.heightmap, S.item_id[:, :0], S.catalogue, S.bin_)
 
 
@@ -169,9 +182,9 @@ def test_the_compiled_kernels_read_no_other_device() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32])
 def test_any_width_of_integers_will_do(kernels: Kernels, dtype: torch.dtype) -> None:
-    s = S._replace(item_id=S.item_id.clamp_min(0))
+    s = with_values(S, item_id=S.item_id.clamp_min(0))
     for came, wanted in zip(
-        kernels.drop_map(*s._replace(item_id=s.item_id.to(dtype))), reference.drop_map(*s), strict=True
+        kernels.drop_map(*with_values(s, item_id=s.item_id.to(dtype))), reference.drop_map(*s), strict=True
     ):
         assert torch.equal(came, wanted)
     action = torch.arange(N) % state_of(s, np.random.default_rng(0)).legal[0].numel()
@@ -185,14 +198,14 @@ def test_any_width_of_integers_will_do(kernels: Kernels, dtype: torch.dtype) -> 
 
 @pytest.mark.parametrize("dtype", [torch.int16, torch.uint8])
 def test_an_environment_takes_actions_of_any_width(kernels: Kernels, dtype: torch.dtype) -> None:
-    env, twin = (packing(num_envs=8, backend=kernels.backend, bin_size=(5.0, 5.0, 5.0), resolution=5) for _ in "ab")
+    changes = {"bin_size": (5.0, 5.0, 5.0), "resolution": 5}
+    env = packing(num_envs=8, backend=kernels.backend, **changes)
+    twin = packing(num_envs=8, backend=kernels.backend, **changes)
     ours, theirs = env.reset(), twin.reset()
     for _ in range(3):
         action = theirs["action_mask"].long().argmax(1)
-        ours, theirs = (
-            each.step(start.set("action", chosen))["next"]
-            for each, start, chosen in ((env, ours, action.to(dtype)), (twin, theirs, action))
-        )
+        ours = env.step(ours.set("action", action.to(dtype)))["next"]
+        theirs = twin.step(theirs.set("action", action))["next"]
         assert int(theirs["num_packed"].sum()) > 0
         assert_same(ours, theirs)
 
@@ -205,7 +218,7 @@ def test_what_is_no_row_of_the_catalogue_is_an_empty_slot(kernels: Kernels, kind
     for seed in range(8):
         s = scene_of(seed, kind, RULES[seed % len(RULES)])
         there = (s.item_id >= 0) & (s.item_id < s.catalogue.num_items)
-        emptied = s._replace(item_id=torch.where(there, s.item_id, -1))
+        emptied = with_values(s, item_id=torch.where(there, s.item_id, -1))
         wanted = reference.drop_map(*emptied)
         for came, expected in zip(kernels.drop_map(*s), wanted, strict=True):
             assert torch.equal(came, expected)
@@ -264,7 +277,8 @@ def test_kept_maps_of_no_slot_are_not_kept(kernels: Kernels) -> None:
             hostile.assert_no_slot_is_kept(kernels, s, np.random.default_rng(seed))
 
 
-@pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")  # NumPy says so of such sums
+# NumPy says so of such sums.
+@pytest.mark.filterwarnings("ignore:.* encountered in:RuntimeWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_heights_that_are_none_crash_nothing(kernels: Kernels, kind: str) -> None:
     for seed, height in enumerate((float("nan"), float("inf"), -float("inf"), 3e38, -3e38, -1.0)):
@@ -272,9 +286,10 @@ def test_heights_that_are_none_crash_nothing(kernels: Kernels, kind: str) -> Non
         s.heightmap[::2] = height
         s.heightmap[1, 0, 0] = height
         z_map, legal = kernels.drop_map(*s)
-        fine = s._replace(heightmap=s.heightmap[3:], item_id=s.item_id[3:])
+        fine = with_values(s, heightmap=s.heightmap[3:], item_id=s.item_id[3:])
         for came, expected in zip((z_map[3:], legal[3:]), reference.drop_map(*fine), strict=True):
-            assert torch.equal(came, expected)  # a bin beside them is as it would be alone
+            # A bin among others is as it would be alone.
+            assert torch.equal(came, expected)
         assert kernels.pile_growth(s.heightmap, s.item_id, z_map, s.catalogue, s.bin_).shape == z_map.shape
 
 

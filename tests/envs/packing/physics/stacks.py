@@ -1,4 +1,7 @@
-"""Plans of boxes for the tests of physics, and of whatever else looks at poses; a bin of 0.4 × 0.4 × 0.3 m."""
+"""Plans of boxes for tests of physics, and of all that looks at poses.
+
+The bin is 0.4 × 0.4 × 0.3 m.
+"""
 
 from __future__ import annotations
 

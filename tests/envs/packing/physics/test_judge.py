@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -14,7 +12,7 @@ from torchrl_gpu.envs.packing.physics import plan_of, stands_in_physics
 pytest.importorskip("mujoco")
 
 
-def empty_bins(number: int, **changes: Any) -> PackingEnv:
+def empty_bins(number: int, **changes: object) -> PackingEnv:
     size = {"bin_size": (0.3, 0.3, 0.3), "resolution": 6, "items": RandomBoxes(3, 3), "orientations": "fixed"}
     return PackingEnv(number, **size | changes, device="cpu", seed=0)
 
@@ -29,7 +27,8 @@ def bins(second: list[int]) -> PackingEnv:
 
 
 def test_the_last_item_of_each_bin_is_judged() -> None:
-    env = bins([0, 1, 2, 3])  # on top; a third over the edge; two thirds over it; beside, on the floor
+    # The boxes are on top, a third over the edge, two thirds over it, and beside, on the floor.
+    env = bins([0, 1, 2, 3])
     assert env.num_packed.tolist() == [2, 2, 2, 2]
     assert stands_in_physics(env, [0, 1, 2, 3]).tolist() == [True, True, False, True]
     assert stands_in_physics(env, [2, 0], workers=1).tolist() == [False, True]

@@ -1,4 +1,7 @@
-"""The model is the plan: boxes as boxes, other parts as their hulls, masses of the solids."""
+"""The model of MuJoCo is the plan.
+
+Boxes are boxes, other parts are their hulls, and masses are those of the solids.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,17 @@ def test_a_box_is_told_from_other_parts() -> None:
     assert box_sides(CORNERS) == pytest.approx([0.1, 0.2, 0.3])
     assert box_sides(CORNERS[::-1] - 0.05) == pytest.approx([0.1, 0.2, 0.3])
     assert box_sides(CORNERS[:7]) is None
-    assert box_sides(np.concatenate([CORNERS[:7], CORNERS[:1]])) is None  # eight points, but a corner twice
-    assert box_sides(prism(4, 0.1, 0.2).parts[0]) is None  # a box, turned by 45°
+    # There are eight points, but a corner comes twice.
+    assert box_sides(np.concatenate([CORNERS[:7], CORNERS[:1]])) is None
+    # It is a box, turned by 45°.
+    assert box_sides(prism(4, 0.1, 0.2).parts[0]) is None
     assert box_sides(CORNERS + 0.01 * np.eye(8, 3)) is None
 
 
 def test_flat_parts_have_no_volume() -> None:
     assert has_volume(CORNERS)
-    assert not has_volume(CORNERS[:4])  # one face
+    # One face.
+    assert not has_volume(CORNERS[:4])
     assert not has_volume(CORNERS[:3])
 
 
@@ -47,9 +53,11 @@ def test_bodies_stand_where_they_are_planned() -> None:
     for body, (solid, pose) in enumerate(zip(plan.solids, plan.poses, strict=True), start=1):
         assert data.xpos[body] == pytest.approx(centre_of(solid, pose))
         assert data.xmat[body].reshape(3, 3) == pytest.approx(pose.rotation)
-        assert data.xipos[body] == pytest.approx(data.xpos[body])  # the centre of mass
+        # The centre of mass.
+        assert data.xipos[body] == pytest.approx(data.xpos[body])
         assert model.body_mass[body] == pytest.approx(DENSITY * solid.volume)
-    assert model.nmesh == 1  # which equal items share
+    # Equal items share it.
+    assert model.nmesh == 1
 
 
 def test_overlapping_parts_weigh_once() -> None:

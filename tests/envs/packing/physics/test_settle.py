@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 
 from tests.envs.packing.physics.stacks import BIN, plan_of_boxes, prism, turned
+from tests.records import values_by_name, with_values
 from torchrl_gpu.envs.packing.items.solid import Solid
 from torchrl_gpu.envs.packing.physics import Settled, settle, settle_cases
 from torchrl_gpu.envs.packing.physics.simulate import angle_between
@@ -29,7 +31,8 @@ def test_a_box_on_the_floor_stays(sequential: bool) -> None:
     assert settled.stable.tolist() == [True]
     assert settled.moved[0] < 1e-3
     assert settled.turned[0] < 1e-2
-    assert settled.seconds < 0.5  # it is at rest long before the time is up
+    # It is at rest long before the time is up.
+    assert settled.seconds < 0.5
 
 
 @MODES
@@ -38,7 +41,8 @@ def test_a_box_on_its_edge_falls(sequential: bool) -> None:
     plan = PackingPlan((box,), (turned(box, 0, 50, 0, (0.1, 0.1, 0)),), BIN)
     settled = settle(*plan, sequential=sequential)
     assert settled.stable.tolist() == [False]
-    assert settled.turned[0] == pytest.approx(math.radians(40), abs=0.02)  # it lies flat
+    # It lies flat.
+    assert settled.turned[0] == pytest.approx(math.radians(40), abs=0.02)
 
 
 @MODES
@@ -75,7 +79,7 @@ def test_what_only_a_later_item_would_hold_is_unstable_one_by_one() -> None:
 @pytest.mark.parametrize(("mass", "stable"), [(0.2, False), (5.0, True)])
 def test_a_counterweight_holds_a_board_if_it_is_heavy(mass: float, stable: bool) -> None:
     # The board of 1 kg has its centre 1 cm past the edge of the cube; the block's is 5 cm behind it.
-    assert settle(*BOARD._replace(masses=(1.0, 1.0, mass)), sequential=False).stable[1] == stable
+    assert settle(*with_values(BOARD, masses=(1.0, 1.0, mass)), sequential=False).stable[1] == stable
 
 
 @MODES
@@ -83,7 +87,7 @@ def test_a_counterweight_holds_a_board_if_it_is_heavy(mass: float, stable: bool)
 def test_a_box_falls_off_a_pallet_when_its_centre_is_past_the_edge(
     overhang: float, stable: bool, sequential: bool
 ) -> None:
-    plan = plan_of_boxes(((BIN[0] - 0.1 + overhang, 0.1, 0), CUBE))._replace(walls=False)
+    plan = with_values(plan_of_boxes(((BIN[0] - 0.1 + overhang, 0.1, 0), CUBE)), walls=False)
     assert settle(*plan, sequential=sequential).stable.tolist() == [stable]
 
 
@@ -97,7 +101,8 @@ def test_convex_parts_that_are_no_boxes(sequential: bool) -> None:
 @MODES
 def test_a_solid_of_parts_stands_as_one(sequential: bool) -> None:
     # A bridge: two legs and a deck, of three boxes; alone the deck would drop.
-    leg, deck = (Solid.of_box("", np.array(sides)).vertices for sides in ((0.02, 0.1, 0.1), (0.2, 0.1, 0.02)))
+    leg = Solid.of_box("", np.array((0.02, 0.1, 0.1))).vertices
+    deck = Solid.of_box("", np.array((0.2, 0.1, 0.02))).vertices
     parts = (leg, leg + np.array([0.18, 0, 0]), deck + np.array([0, 0, 0.1]))
     faces = np.concatenate([Solid.of_box("", np.ones(3)).faces + 8 * i for i in range(3)])
     centre = np.array([0.1, 0.05, (2 * 2e-4 * 0.05 + 4e-4 * 0.11) / 8e-4])
@@ -114,7 +119,8 @@ def test_a_solid_of_parts_stands_as_one(sequential: bool) -> None:
 @pytest.mark.parametrize("noise", [0, 1e-7, 1e-4, 1e-3])
 def test_a_full_bin_stays_and_slight_overlaps_do_no_harm(noise: float, sequential: bool) -> None:
     rng = np.random.default_rng(0)
-    boxes = [((x, y, z), CUBE) for z in (0, 0.1) for x in (0, 0.1, 0.2) for y in (0, 0.1)]
+    corners = itertools.product((0, 0.1), (0, 0.1, 0.2), (0, 0.1))
+    boxes = [((x, y, z), CUBE) for z, x, y in corners]
     shifted = [(np.array(corner) + rng.uniform(-noise, noise, 3), sides) for corner, sides in boxes]
     plan = plan_of_boxes(*shifted, bin_size=(0.3, 0.2, 0.2))
     settled = settle(*plan, sequential=sequential)
@@ -127,7 +133,8 @@ def test_a_deep_overlap_is_unstable(sequential: bool) -> None:
     plan = plan_of_boxes(((0.1, 0.1, 0), CUBE), ((0.1, 0.1, 0.04), CUBE))
     settled = settle(*plan, sequential=sequential)
     assert not settled.stable[1]
-    assert settled.moved.max() < 0.5  # pushed out, not shot out
+    # They are pushed out, not shot out.
+    assert settled.moved.max() < 0.5
 
 
 @MODES
@@ -207,7 +214,7 @@ def test_angles_between_rotations() -> None:
     ],
 )
 def test_bad_arguments_are_refused(change: dict[str, object], message: str) -> None:
-    arguments: dict[str, object] = plan_of_boxes(((0.1, 0.1, 0), CUBE))._asdict() | change
+    arguments: dict[str, object] = values_by_name(plan_of_boxes(((0.1, 0.1, 0), CUBE))) | change
     with pytest.raises(ValueError, match=message):
         settle(**arguments)  # type: ignore[arg-type]
 

@@ -1,4 +1,7 @@
-"""Painted boxes are those that rays meet first, also where boxes hide each other in a ring."""
+"""Painted boxes are those that rays meet first.
+
+Boxes may hide each other in a ring.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,11 @@ def guillotine(rng: np.random.Generator, cuts: int) -> tuple[np.ndarray, np.ndar
 
 
 def differing(picture: np.ndarray, lower: np.ndarray, upper: np.ndarray, camera: Camera) -> float:
-    """Share of the pixels inside faces that have another colour than the face that rays meet; the front edges of the
-    bin, which are drawn over all, are among them."""
+    """Return the share of pixels inside faces that have a wrong colour.
+
+    The right one is that of the face that rays meet. The front edges of the bin, which are drawn over all, count as
+    wrong.
+    """
     label, face = nearest_box(lower, upper, camera)
     inside = (uniform(3 * label + face, 4) & (label >= 0))[::2, ::2]
     wanted = shades()[label, np.array(LAMPS)[face]][::2, ::2]
@@ -51,7 +57,8 @@ def test_as_rays_meet_them(seed: int) -> None:
 def test_a_ring_of_bars_as_rays_meet_them() -> None:
     camera = Camera(SIZE, 200, 150)
     number, _, _ = back_to_front(RING_LOWER, RING_UPPER, camera)
-    assert len(number) > 3  # they had to be cut
+    # They had to be cut.
+    assert len(number) > 3
     assert set(number.tolist()) == {0, 1, 2}
     assert differing(paint_boxes(RING_LOWER, RING_UPPER, camera), RING_LOWER, RING_UPPER, camera) < 0.12
 
@@ -73,7 +80,8 @@ def test_boxes_that_overlap_are_drawn_all_the_same() -> None:
 def test_edges_are_darker_than_faces() -> None:
     camera = Camera(SIZE, 200, 200)
     picture = paint_boxes(np.zeros((1, 3)), np.full((1, 3), 0.6), camera)
-    column, row = (camera.samples(np.array([0.6, 0.0, 0.3])) / 2).astype(int)  # half-way up the front edge
+    # Half-way up the front edge.
+    column, row = (camera.samples(np.array([0.6, 0.0, 0.3])) / 2).astype(int)
     assert (picture[row, column] < 0.6 * picture[row, column + 20]).all()
 
 

@@ -1,6 +1,11 @@
-"""Overlays on the view from above are true; read pixel by pixel where that can be worked out by hand."""
+"""Overlays on the view from above.
+
+They are read pixel by pixel where that can be worked out by hand.
+"""
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 import pytest
@@ -32,7 +37,10 @@ def pile(cells: tuple[int, int] = (5, 4), step: int = 1) -> Pile:
 
 
 def at(picture: np.ndarray, x: float, y: float) -> np.ndarray:
-    """Colour at a place in cells of a bin of 5 by 4: its left upper corner is found by its frame."""
+    """Return the colour at a place in cells of a bin of 5 by 4.
+
+    Its left upper corner is found by its frame.
+    """
     dark = np.flatnonzero((picture[240] < 100).all(1))
     left, right = dark[0], dark[dark < 0.66 * SIZE[0]][-1]
     scale = (right - left) / 5
@@ -87,10 +95,12 @@ def test_where_there_is_but_one_way_it_is_dark_green() -> None:
 
 
 def test_a_place_of_a_coarse_grid_covers_its_cells() -> None:
-    ways = np.zeros((3, 2), int)  # places every two cells of 5 and 4
+    # Places are every two cells of 5 and 4.
+    ways = np.zeros((3, 2), int)
     ways[1, 1] = 1
     picture = draw_mask(pile(step=2), ways, 1, *SIZE)
-    green = [(x, y) for x in range(5) for y in range(4) if not near(at(picture, x + 0.5, y + 0.5), LOW, 60)]
+    cells = list(itertools.product(range(5), range(4)))
+    green = [(x, y) for x, y in cells if not near(at(picture, x + 0.5, y + 0.5), LOW, 60)]
     assert green == [(2, 2), (2, 3), (3, 2), (3, 3), (4, 3)]
 
 
@@ -98,13 +108,16 @@ def test_the_next_item_covers_its_footprint() -> None:
     picture = draw_action(pile(), PLACING, *SIZE)
     orange = np.array([int(ITEM[i : i + 2], 16) for i in (1, 3, 5)])
     blended = 0.75 * orange + 0.25 * LOW
-    covered = [(x, y) for x in range(5) for y in range(4) if near(at(picture, x + 0.75, y + 0.75), blended)]
+    cells = itertools.product(range(5), range(4))
+    covered = [(x, y) for x, y in cells if near(at(picture, x + 0.75, y + 0.75), blended)]
     assert covered == [(2, 0), (3, 0)]
 
 
 def test_values_run_from_the_least_to_the_greatest() -> None:
     values = np.full((5, 4), -np.inf)
-    values[0, 3], values[1, 1], values[4, 1] = -2.0, 0.0, 2.0
+    values[0, 3] = -2.0
+    values[1, 1] = 0.0
+    values[4, 1] = 2.0
     picture = draw_values(pile(), values, PLACING, *SIZE)
     for place, share in (((0, 3), 0.0), ((1, 1), 0.5), ((4, 1), 1.0)):
         assert near(at(picture, place[0] + 0.5, place[1] + 0.5), heat(np.array(share)))
@@ -114,12 +127,9 @@ def test_values_run_from_the_least_to_the_greatest() -> None:
 @pytest.mark.parametrize("size", [(16, 16), (33, 24), (100, 400), (400, 100), (1280, 720)])
 def test_any_size_and_nothing_that_fits(size: tuple[int, int]) -> None:
     nothing = np.full((5, 4), -np.inf)
-    pictures = (
-        draw_mask(pile(), np.zeros((5, 4), int), 1, *size),
-        draw_action(pile(), PLACING, *size),
-        draw_values(pile(), nothing, None, *size),
-        draw_values(pile(), np.zeros((5, 4)), PLACING, *size),
-    )
+    pictures = [draw_mask(pile(), np.zeros((5, 4), int), 1, *size), draw_action(pile(), PLACING, *size)]
+    pictures.append(draw_values(pile(), nothing, None, *size))
+    pictures.append(draw_values(pile(), np.zeros((5, 4)), PLACING, *size))
     assert {picture.shape for picture in pictures} == {(size[1], size[0], 3)}
 
 

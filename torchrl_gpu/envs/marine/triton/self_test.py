@@ -70,16 +70,16 @@ def difference(env: MarineNavEnv, steps: int, within: float) -> str:
         action = _random_action(env, generator)
         env._state = state
         current["action" if env.flat else (GROUP, "action")] = action
-        made = _flattened(env._step_fused(current)), env._env_state()
+        made = _flattened(env.step_fused(current)), env.env_state()
         env._state = state
-        plain = _flattened(env._step(current)), env._env_state()
+        plain = _flattened(env._step(current)), env.env_state()
         if found := _first_difference(made, plain, within):
             return f"step {number}: {found}"
         state, over = env._state, plain[0]["done"].squeeze(-1)
         env._state, derived = env._restart_fused(over)
-        made = _flattened(env._nested(*env._observed(derived))), env._env_state()
+        made = _flattened(env._nested(*env._observed(derived))), env.env_state()
         env._state = state
-        plain = _flattened(env._observe_reset_plain(over)), env._env_state()
+        plain = _flattened(env._observe_reset_plain(over)), env.env_state()
         if found := _first_difference(made, plain, within):
             return f"restart {number}: {found}"
         state = env._state

@@ -84,8 +84,8 @@ class CutSequences(DrawnSequences):
     max_side: int
     by_layers: bool
     num_items: int
-    _kept: list[Kept] = field(default_factory=list, compare=False, repr=False)
-    _kept_on: dict[tuple[torch.device, int], Kept] = field(default_factory=dict, compare=False, repr=False)
+    recent: list[Kept] = field(default_factory=list, compare=False, repr=False)
+    recent_on_device: dict[tuple[torch.device, int], Kept] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def length(self) -> int:  # type: ignore[override]
@@ -186,13 +186,13 @@ class CutSequences(DrawnSequences):
         """
         try:
             # Only one thread at a time can hold the cache.
-            kept = self._kept.pop()
+            kept = self.recent.pop()
         except IndexError:
             kept = None
         if kept is None or len(kept[0]) != len(key):
             kept = self.nothing_kept(len(key), key.device)
         found = native.cut_items(key, position, self.numbers, *kept)
-        self._kept[:] = [kept]
+        self.recent[:] = [kept]
         return found
 
     def _runs_in_triton(self, key: Tensor) -> bool:
@@ -210,9 +210,9 @@ class CutSequences(DrawnSequences):
         """The cache of so many rows on a device."""
         at = device, rows
         # The cache is never freed: a captured graph continues to write there.
-        if at not in self._kept_on:
-            self._kept_on[at] = self.nothing_kept(rows, device)
-        return self._kept_on[at]
+        if at not in self.recent_on_device:
+            self.recent_on_device[at] = self.nothing_kept(rows, device)
+        return self.recent_on_device[at]
 
     def nothing_kept(self, rows: int, device: torch.device) -> Kept:
         """Empty cache of the last two sequences of each row."""

@@ -32,6 +32,11 @@ def cache_key(digest: str, scale: float, rotations: np.ndarray, cell: tuple[floa
     return hashlib.sha256(f"{_VERSION} {digest} ".encode() + numbers.tobytes()).hexdigest()
 
 
+def forget() -> None:
+    """Drop the heightmaps that this process holds, but none in files."""
+    _kept.clear()
+
+
 class MeshCache:
     """Cache of heightmaps by key, in the process and in a folder, if given.
 
@@ -87,12 +92,12 @@ def _keep(key: str, maps: Heightmaps) -> None:
     # The dictionary is in the order of use: what was used last stands at its end, and its front is evicted.
     _kept[key, str(maps.top.device)] = maps
     _kept.move_to_end((key, str(maps.top.device)))
-    total = sum(_bytes(each) for each in _kept.values())
+    total = sum(bytes_of(each) for each in _kept.values())
     while total > _MOST_BYTES and len(_kept) > 1:
-        total -= _bytes(_kept.popitem(last=False)[1])
+        total -= bytes_of(_kept.popitem(last=False)[1])
 
 
-def _bytes(maps: Heightmaps) -> int:
+def bytes_of(maps: Heightmaps) -> int:
     return sum(value.numel() * value.element_size() for value in maps)
 
 

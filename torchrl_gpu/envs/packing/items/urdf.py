@@ -33,7 +33,7 @@ def urdf_groups(path: Path, read_mesh: Callable[[Path], list[Mesh]]) -> list[Mes
     groups: list[Mesh] = []
     for link in robot.findall("link"):
         for collision in link.findall("collision"):
-            pose = poses(link.get("name", "")) @ _origin(collision)
+            pose = poses(link.get("name", "")) @ read_origin(collision)
             for vertices, faces in _geometry(collision, path, read_mesh):
                 groups.append((vertices @ pose[:3, :3].T + pose[:3, 3], faces))
     if not groups:
@@ -89,7 +89,7 @@ def _link_poses(robot: ET.Element) -> Callable[[str], np.ndarray]:
         parent = joint.find("parent")
         child = joint.find("child")
         if parent is not None and child is not None:
-            above[child.get("link", "")] = parent.get("link", ""), _origin(joint)
+            above[child.get("link", "")] = parent.get("link", ""), read_origin(joint)
 
     # Poses are kept, so that a chain of links is not followed to its root for every link.
     known: dict[str, np.ndarray] = {}
@@ -109,7 +109,7 @@ def _link_poses(robot: ET.Element) -> Callable[[str], np.ndarray]:
     return pose
 
 
-def _origin(element: ET.Element) -> np.ndarray:
+def read_origin(element: ET.Element) -> np.ndarray:
     pose = np.eye(4)
     origin = element.find("origin")
     if origin is not None:

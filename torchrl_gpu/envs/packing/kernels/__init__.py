@@ -64,7 +64,7 @@ BACKENDS = {
     "reference": f"{__name__}.reference",
 }
 # Backends that "auto" tries on a type of device, in this order.
-_PREFERRED = {"cpu": ("compiled", "eager"), "cuda": ("triton", "eager")}
+PREFERRED = {"cpu": ("compiled", "eager"), "cuda": ("triton", "eager")}
 
 
 class Kernels(NamedTuple):
@@ -153,7 +153,7 @@ def get_kernels(backend: str = "auto", device: torch.device = _CPU) -> Kernels:
         ValueError: There is no such backend, or it cannot run there.
     """
     if backend == "auto":
-        return _jobs(fastest_of(_PREFERRED.get(device.type, ()), device))
+        return _jobs(_fastest(PREFERRED.get(device.type, ()), device))
     arguments.choice("get_kernels", "backend", backend, ("auto", *BACKENDS))
     problem = _problem(backend, device)
     if problem:
@@ -181,10 +181,10 @@ def tested_in(kernels: Kernels, setting: Setting, *, fall_back: bool) -> Kernels
         return kernels
     if not fall_back:
         raise ValueError(f"get_kernels: backend {name!r} cannot run on {device}: {failure}")
-    log_slower(name, device, failure)
-    order = _PREFERRED.get(device.type, ())
+    _log_slower(name, device, failure)
+    order = PREFERRED.get(device.type, ())
     later = order[order.index(name) + 1 :] if name in order else ()
-    return tested_in(_jobs(fastest_of(later, device)), setting, fall_back=True)
+    return tested_in(_jobs(_fastest(later, device)), setting, fall_back=True)
 
 
 def tested_backends(device: torch.device) -> dict[str, str]:
@@ -198,18 +198,24 @@ def tested_backends(device: torch.device) -> dict[str, str]:
     return tested
 
 
+def forget_choices() -> None:
+    """Forget the fastest backend of each device, and what was logged of others."""
+    _fastest.cache_clear()
+    _log_slower.cache_clear()
+
+
 @cache
-def fastest_of(names: tuple[str, ...], device: torch.device) -> str:
+def _fastest(names: tuple[str, ...], device: torch.device) -> str:
     for name in names:
         problem = _problem(name, device) or self_tests.device_failure(name, device, BACKENDS[name])
         if not problem:
             return name
-        log_slower(name, device, problem)
+        _log_slower(name, device, problem)
     return "eager"
 
 
 @cache
-def log_slower(name: str, device: torch.device, problem: str) -> None:
+def _log_slower(name: str, device: torch.device, problem: str) -> None:
     _LOG.warning("packing kernels: %s cannot run on %s, so a slower one will: %s", name, device, problem)
 
 

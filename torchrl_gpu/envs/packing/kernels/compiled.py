@@ -148,7 +148,7 @@ class _Counted:
 _COUNTED: WeakKeyDictionary[Catalogue, dict[torch.dtype, _Counted]] = WeakKeyDictionary()
 
 
-def _counted(catalogue: Catalogue, levels: float) -> _Counted | None:
+def count_bottoms(catalogue: Catalogue, levels: float) -> _Counted | None:
     """Return counted bottoms for bins of some height.
 
     Args:
@@ -197,7 +197,7 @@ def described_problem(
     """
     unit = catalogue.unit
     bottom = catalogue.bottom
-    counted = _counted(catalogue, bin_.size[2] / unit) if unit else None
+    counted = count_bottoms(catalogue, bin_.size[2] / unit) if unit else None
     if bottom is None:
         largest_p, largest_q = catalogue.footprint
         footprint = min(largest_p, bin_.cells[0]), min(largest_q, bin_.cells[1])

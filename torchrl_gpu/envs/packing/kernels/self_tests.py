@@ -37,7 +37,7 @@ _HERE = Path(__file__).parent
 # Environments of the self-test in an environment's bin.
 _ENVS = 3
 # Most items of an environment's catalogue that are tested, evenly from first to last.
-_MOST_ITEMS = 12
+MOST_ITEMS = 12
 # Metres, a power of two: heights and their sums are exact.
 _CELL = 0.125
 
@@ -96,7 +96,7 @@ def setting_failure(backend: str, setting: Setting, module: str) -> str:
 
 def _setting_test(backend: str, setting: Setting, module: str, path: Path) -> SelfTest:
     name = f"the packing kernels {backend!r} in {setting.name}"
-    depends_on = versions(module, setting.device) | {"setting": _constants(setting._replace(num_envs=_ENVS))}
+    depends_on = versions(module, setting.device) | {"setting": constants_of(setting._replace(num_envs=_ENVS))}
     return SelfTest(name, f"{__name__}:run_setting", (module, str(setting.device), str(path)), depends_on)
 
 
@@ -114,7 +114,7 @@ def launch_failure(backend: str, setting: Setting, module: str) -> str:
     interpreted = device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
     if backend not in _COMPILED_FOR_SETTINGS or interpreted:
         return ""
-    key = module, str(device), _constants(setting)
+    key = module, str(device), constants_of(setting)
     if key in _LAUNCHED:
         return _LAUNCHED[key]
     jobs = _jobs(module)
@@ -152,7 +152,7 @@ def launch_failure(backend: str, setting: Setting, module: str) -> str:
 _LAUNCHED: dict[tuple[str, str, str], str] = {}
 
 
-def _constants(setting: Setting) -> str:
+def constants_of(setting: Setting) -> str:
     """Return the constants that kernels may be compiled for, as a key."""
     c = setting.catalogue
     maps = None if c.bottom is None else tuple(c.bottom.shape[-2:])
@@ -214,12 +214,12 @@ def _jobs(module: str) -> Jobs:
 
 
 def save(setting: Setting, path: str) -> None:
-    """Save a setting with at most `_MOST_ITEMS` of its items.
+    """Save a setting with at most `MOST_ITEMS` of its items.
 
     A catalogue may take most of the memory.
     """
     c = setting.catalogue
-    few = min(c.num_items, _MOST_ITEMS)
+    few = min(c.num_items, MOST_ITEMS)
     rows = torch.linspace(0, c.num_items - 1, few, dtype=torch.float32, device=setting.device).long()
     kept: dict[str, Tensor] = {}
     for field in fields(c):

@@ -41,10 +41,10 @@ class SolidsPainting:
     def _clear(self) -> None:
         self._drawn: list[Placed] = []
         # Samples, (H, W, 3).
-        self._canvas = np.array(empty_bin(self.camera))
+        self.canvas = np.array(empty_bin(self.camera))
         # Row of the floor below each sample; larger is nearer.
-        self._depth = np.full(self._canvas.shape[:2], -np.inf, np.float32)
-        self._label = np.full(self._canvas.shape[:2], -1, np.int32)
+        self._depth = np.full(self.canvas.shape[:2], -np.inf, np.float32)
+        self.label = np.full(self.canvas.shape[:2], -1, np.int32)
 
     def keep(self, items: list[Placed]) -> int:
         """Return how many of the items are on the canvas already.
@@ -74,21 +74,21 @@ class SolidsPainting:
         window = self._window(item, top)
         rows, cols = window
         high, low = self._columns(item, top, bottom, window)
-        floor = _visible(high, low)
+        floor = visible_columns(high, low)
         color = shades()[number % NUM_COLORS][self._light(floor)]
         raised = self.camera.axes[2, 1] * item[4]
         depth = np.where(floor < 0, -np.inf, floor + rows.start - raised)
         front = depth > self._depth[window]
         self._depth[window][front] = depth[front]
-        self._label[window][front] = number
-        self._canvas[window][front] = color[front]
+        self.label[window][front] = number
+        self.canvas[window][front] = color[front]
         around_rows = slice(max(0, rows.start - 1), rows.stop + 1)
         around_cols = slice(max(0, cols.start - 1), cols.stop + 1)
         self._ink(around_rows, around_cols)
 
     def picture(self) -> np.ndarray:
         """Return the picture of the bin, uint8 (H, W, 3)."""
-        return finish(Image.fromarray(self._canvas), self.camera)
+        return finish(Image.fromarray(self.canvas), self.camera)
 
     def _window(self, item: Placed, top: np.ndarray) -> tuple[slice, slice]:
         """Return rows and columns of the samples that an item may cover."""
@@ -167,7 +167,7 @@ class SolidsPainting:
 
     def _ink(self, *window: slice) -> None:
         """Darken samples of items where another item begins, or the same one far behind."""
-        label = self._label[window]
+        label = self.label[window]
         depth = self._depth[window]
         edge = np.zeros(label.shape, bool)
         for one, other in ((edge[1:], edge[:-1]), (edge[:, 1:], edge[:, :-1])):
@@ -179,10 +179,10 @@ class SolidsPainting:
             one |= jump
             other |= jump
         edge &= label >= 0
-        self._canvas[window][edge] = shades()[label[edge] % NUM_COLORS, INK]
+        self.canvas[window][edge] = shades()[label[edge] % NUM_COLORS, INK]
 
 
-def _visible(high: np.ndarray, low: np.ndarray) -> np.ndarray:
+def visible_columns(high: np.ndarray, low: np.ndarray) -> np.ndarray:
     """Return the floor row of the frontmost surface at each sample, int (h, w).
 
     It is −1 for none. Material on row b of a column covers the samples b − high to b − low of it; the largest row is in

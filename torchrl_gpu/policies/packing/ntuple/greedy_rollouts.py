@@ -96,7 +96,7 @@ class GreedyRollouts:
         assert isinstance(env, PackingEnv)
         assert isinstance(policy, PackingPolicy)
         assert isinstance(policy.tables, PatchTables)
-        state = _copied(env.state)
+        state = copy_state(env.state)
         if env.is_native:
             rollout = _outputs(env, steps)
             _play(env, policy.tables, state, rollout, steps)
@@ -144,7 +144,7 @@ def _other_bin(env: PackingEnv, tables: PatchTables) -> str:
     return f"whole rollouts need tables of the bin {ours.size} in {ours.cells} cells, not {theirs.size}, {theirs.cells}"
 
 
-def _copied(state: PackingState) -> PackingState:
+def copy_state(state: PackingState) -> PackingState:
     """Copy a state to write into.
 
     `placements` are shared: single steps write them in place, too.

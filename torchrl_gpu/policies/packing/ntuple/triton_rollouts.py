@@ -594,7 +594,7 @@ def difference(env: PackingEnv, tables: PatchTables, steps: int) -> str:
     """
     policy = greedy_module(AgentSpace.of(env))
     current: TensorDictBase = env.reset()
-    state = _copied(env.state)
+    state = copy_state(env.state)
     played: list[TensorDictBase] = []
     for _ in range(steps):
         observations = [current[key] for key in tables.in_keys]
@@ -618,5 +618,5 @@ def difference(env: PackingEnv, tables: PatchTables, steps: int) -> str:
     return ""
 
 
-def _copied(state: PackingState) -> PackingState:
+def copy_state(state: PackingState) -> PackingState:
     return replace(state, **{name: getattr(state, name).clone() for name in (*_STATE, *_MAPS)})

@@ -371,7 +371,7 @@ def learn_bins(
         with _on(heights.device):
             launch = add_errors_kernel[(rows, triton.cdiv(patches, _LANES))]
             launch(*tensors, *patches_of_bin, *numbers, **options)
-            _move(heights[:, None], 0, first, tables, plan, rate, scratch, g)
+            move(heights[:, None], 0, first, tables, plan, rate, scratch, g)
 
 
 def sweep_bins(
@@ -406,11 +406,11 @@ def sweep_bins(
         for t in range(steps - 1, -1, -1) if rows else ():
             numbers = (steps, t, lam, levels[0, 0].numel(), patches, len(plan.oriented), plan.levels)
             sweep_kernel[(rows,)](*tensors, *patches_of_bin, *numbers, LYING=_padded(plan), **options)
-            _move(levels, t, first, tables, plan, rate, scratch, g)
+            move(levels, t, first, tables, plan, rate, scratch, g)
     return square.mean(1).mean()
 
 
-def _move(
+def move(
     bins: Tensor, t: int, first: Tensor, tables: Tables, plan: PatchPlan, rate: float, scratch: Tensor, g: Geometry
 ) -> None:
     """Move the entries that bins (N, T, X, Y) own at moment t."""
