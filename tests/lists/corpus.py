@@ -200,12 +200,12 @@ add(
 )
 add(
     "weight that reads two ways",
-    csv("sku;length cm;width cm;height cm;qty;weight kg", "A;40;30;20;2;5.000"),
+    csv("sku;length cm;width cm;height cm;qty;weight", "A;40;30;20;2;5.000"),
     asks="decimal",
 )
 add(
     "weight that reads two ways, with a word",
-    csv("sku;length cm;width cm;height cm;qty;weight kg", "A;40;30;20;2;5.000"),
+    csv("sku;length cm;width cm;height cm;qty;weight", "A;40;30;20;2;5.000"),
     [USUAL],
     options={"decimal": "."},
 )
@@ -861,7 +861,7 @@ add(
 add("number of cartons", csv("sku,No. of cartons,L mm,W mm,H mm", "A,2,400,300,200"), [NO_WEIGHT])
 add(
     "months and versions say no country",
-    csv("sku;month;version;L cm;W cm;H cm;qty;weight kg", "A;03.2026;1.25;40;30;20;2;5,000"),
+    csv("sku;month;version;L cm;W cm;H cm;qty;weight", "A;03.2026;1.25;40;30;20;2;5,000"),
     asks="decimal",
 )
 add(
@@ -911,3 +911,204 @@ add("pounds and ounces", csv("sku,L in,W in,H in,qty,weight", "A,10,20,30,2,10 l
 add("a negative side", csv("sku,L mm,W mm,H mm,qty", "A,400,-300,200,2"), asks="line 2.*width")
 add("a side of zero", csv("sku,L mm,W mm,H mm,qty", "A,400,0,200,2"), asks="line 2.*width")
 add("a range", csv("sku,L mm,W mm,H mm,qty", "A,400-410,300,200,2"), asks="line 2.*length")
+
+
+# -- what other columns and rows say -----------------------------------------------------------------------------------
+
+add(
+    "a weight that no box of these sides has",
+    csv("sku;length cm;width cm;height cm;qty;weight kg", "A;40;30;20;2;5.000"),
+    [USUAL],
+)
+add(
+    "grams that no box of these sides has",
+    csv("sku,length cm,width cm,height cm,qty,weight g", 'A,40,30,20,2,"5,000"'),
+    [USUAL],
+)
+add("an amount of money says the country", csv("sku;L cm;W cm;H cm;qty;wt;EUR", "A;40;30;20;2;5,000;1.234,56"), [USUAL])
+add(
+    "a total that is the sum of the weights",
+    csv("sku,Ctns,L cm,W cm,H cm,G.W. (kg)", "A,2,40,30,20,10", "B,3,60,40,25,37.5", "TOTAL,5,,,,47.5"),
+    [USUAL, (3, (600, 400, 250), 12.5)],
+)
+add(
+    "a total that is the sum of the boxes",
+    csv("sku,Ctns,L cm,W cm,H cm,G.W. (kg)", "A,2,40,30,20,5", "B,3,60,40,25,12.5", "TOTAL,5,,,,47.5"),
+    [USUAL, (3, (600, 400, 250), 12.5)],
+)
+add(
+    "totals of every order",
+    csv(
+        "order,Ctns,L cm,W cm,H cm,weight kg",
+        "7,2,40,30,20,5",
+        "Total,2,,,,10",
+        "8,2,40,30,20,5",
+        "Total,2,,,,10",
+        "Grand total,4,,,,20",
+    ),
+    [USUAL, USUAL],
+    orders=["7", "8"],
+)
+add(
+    "volumes of all boxes of a row",
+    csv("sku,Pkgs,L cm,W cm,H cm,G.W. (kg),CBM", "A,20,40,30,20,100,0.48"),
+    doubts="G.W.*--weights",
+)
+add(
+    "volumes of all boxes of a row, said",
+    csv("sku,Pkgs,L cm,W cm,H cm,G.W. (kg),CBM", "A,20,40,30,20,100,0.48"),
+    [(20, (400, 300, 200), 5.0)],
+    options={"weights": "row"},
+)
+add(
+    "volumes that the sides do not give",
+    csv("sku,L cm,W cm,H cm,qty,Volume m3,weight kg", "A,40,30,20,2,0.393,5"),
+    doubts="Volume m3.*0.393",
+)
+add(
+    "what a carton holds, by the numbers",
+    csv("货号,件数,每箱数量,总数量,外箱尺寸(CM),毛重(KG),总毛重(KG)", "A,2,24,48,40*30*20,5,10"),
+    [USUAL],
+)
+add(
+    "numbers of cartons",
+    csv("C/NO.,sku,pcs,L cm,W cm,H cm,G.W. kg", "1-2,A,48,40,30,20,5", "3,B,24,40,30,20,5"),
+    [USUAL, (1, (400, 300, 200), 5.0)],
+)
+add(
+    "numbers of cartons that hold two articles",
+    csv("C/NO.,sku,pcs,L cm,W cm,H cm,G.W. kg", "1-2,A,48,40,30,20,5", "1-2,B,24,40,30,20,5"),
+    doubts="1-2",
+)
+add(
+    "cartons that hold two articles, as merged cells",
+    excel(
+        [["Carton", "sku", "L cm", "W cm", "H cm", "Cartons"], ["1-2", "A", 40, 30, 20, 2], [None, "B"]],
+        merged=["A2:A3", "C2:C3", "D2:D3", "E2:E3", "F2:F3"],
+    ),
+    doubts="Cartons.*several rows",
+    suffix=".xlsx",
+)
+add(
+    "a total weight over merged cells",
+    excel(
+        [["sku", "L mm", "W mm", "H mm", "Ctns", "Total kg"], ["A", 400, 300, 200, 2, 25], ["B", 400, 300, 200, 3]],
+        merged=["F2:F3"],
+    ),
+    doubts="Total kg.*several rows",
+    suffix=".xlsx",
+)
+add("a total with sides", csv("sku,L mm,W mm,H mm,qty", "A,400,300,200,2", "Total,400,300,200,2"), doubts="line 3")
+add(
+    "cases and eaches in one column",
+    csv("sku,qty,uom,L mm,W mm,H mm", "A,2,CS,400,300,200", "B,36,EA,600,400,250"),
+    doubts="pieces",
+)
+add("pallets as units", csv("sku,qty,uom,L mm,W mm,H mm", "A,2,PAL,400,300,200"), doubts="PAL|pal")
+add("a quantity of pallets", csv("sku,L mm,W mm,H mm,Qty (pallets)", "A,400,300,200,2"), doubts="pallets")
+add("a quantity in kilograms", csv("sku,L mm,W mm,H mm,Qty (kg)", "A,400,300,200,12.5"), doubts="Qty")
+add("dozens", csv("sku,L mm,W mm,H mm,qty (dozen)", "A,400,300,200,2"), doubts="dozen")
+add(
+    "pieces and sides of cartons",
+    csv("sku,Carton L mm,Carton W mm,Carton H mm,qty", "A,400,300,200,48 pcs"),
+    doubts="qty",
+)
+add("a quantity in words", csv("sku,L mm,W mm,H mm,qty", "A,400,300,200,two"), doubts="two")
+add("cases and eaches", csv("sku,Qty EA,Qty CS,Case L mm,Case W mm,Case H mm", "A,48,2,400,300,200"), [NO_WEIGHT])
+add(
+    "inches without a unit of weight",
+    csv("sku,L (in),W (in),H (in),qty,weight", "A,10,20,30,2,11"),
+    doubts="weight.*kg",
+)
+add("pounds as a sign", csv("sku,L (in),W (in),H (in),qty,Wt (#)", "A,10,20,30,2,11"), asks="#.*weight-unit")
+add(
+    "a weight by its packing",
+    csv("sku,Box L (mm),Box W (mm),Box H (mm),Pallet L (mm),Pallet W (mm),Boxes,Box kg", "A,400,300,200,1200,800,2,5"),
+    [USUAL],
+    orders=["all"],
+)
+add("kilograms that are not read", csv("sku,L mm,W mm,H mm,qty,Cargo (kg)", "A,400,300,200,2,5"), doubts="Cargo")
+add(
+    "no weight in a cell",
+    csv("sku,L mm,W mm,H mm,qty,weight kg", "A,400,300,200,2,5", "B,400,300,200,2,n/a"),
+    [USUAL, NO_WEIGHT],
+)
+add("the same headers twice", csv("sku,L mm,W mm,H mm,sku,L mm,W mm,H mm", "A,400,300,200,B,60,40,25"), doubts="twice")
+add(
+    "the same headers in two groups",
+    csv(",Inner,,,Outer,,,", "sku,L cm,W cm,H cm,L cm,W cm,H cm,Cartons", "A,10,9,8,40,30,20,2"),
+    [NO_WEIGHT],
+)
+add("places beside sides", csv("sku,x,y,z,length mm,width mm,height mm,qty", "A,0,0,0,400,300,200,2"), [NO_WEIGHT])
+add(
+    "latitude and longitude",
+    csv("sku,lat,long,Length mm,Width mm,Height mm", "A,52.1,13.2,400,300,200"),
+    [(1, (400, 300, 200), None)],
+)
+add("length, depth and height", csv("Codice;Colli;L (cm);P (cm);H (cm)", "A;2;40;30;20"), [NO_WEIGHT])
+add(
+    "outer sides in German",
+    csv(
+        "sku;Innenmaß L;Innenmaß B;Innenmaß H;Außenmaß L mm;Außenmaß B mm;Außenmaß H mm;Menge",
+        "A;39;29;19;400;300;200;2",
+    ),
+    [NO_WEIGHT],
+)
+add(
+    "sides below their group in German",
+    csv("Artikel;Abmessungen in mm;;;Menge", ";L;B;H;", "A;400;300;200;2"),
+    [NO_WEIGHT],
+)
+add(
+    "row numbers called N",
+    csv("N;Артикул;Длина мм;Ширина мм;Высота мм;Кол-во", "1;A;400;300;200;2", "2;B;400;300;200;2"),
+    [NO_WEIGHT] * 2,
+)
+
+
+# -- more files --------------------------------------------------------------------------------------------------------
+
+add(
+    "lines that are drawn",
+    csv("|-----|", "|sku |L mm |W mm |H mm |qty |", "|-----|", "|A   |400  |300  |200  |2   |", "|-----|"),
+    [NO_WEIGHT],
+    suffix=".txt",
+)
+add(
+    "a table of Markdown",
+    csv("| sku | L mm | W mm | H mm | qty |", "|---|---|---|---|---|", "| A | 400 | 300 | 200 | 2 |"),
+    [NO_WEIGHT],
+    suffix=".md",
+)
+add(
+    "remarks above the header",
+    csv("# exported", "# by a system", "sku,L mm,W mm,H mm,qty", "A,400,300,200,2"),
+    [NO_WEIGHT],
+)
+add("carets", csv("sku^L mm^W mm^H mm^qty", "A^400^300^200^2"), [NO_WEIGHT])
+add(
+    "the old code page",
+    csv("Artikel;Länge mm;Breite mm;Höhe mm;Stück", "A;400;300;200;2", encoding="cp850"),
+    [NO_WEIGHT],
+)
+add("KOI8", csv("Артикул;Длина мм;Ширина мм;Высота мм;Кол-во", "A;400;300;200;2", encoding="koi8_r"), [NO_WEIGHT])
+add("EUC", csv("商品コード,長さ(mm),幅(mm),高さ(mm),数量", "A,400,300,200,2", encoding="euc_jp"), [NO_WEIGHT])
+add("Big5", csv("料號,箱數,長(公分),寬(公分),高(公分)", "A,2,40,30,20", encoding="big5"), [NO_WEIGHT])
+add(
+    "columns of JSON",
+    json.dumps({"sku": ["A"], "length_mm": [400], "width_mm": [300], "height_mm": [200], "qty": [2]}).encode(),
+    [NO_WEIGHT],
+    suffix=".json",
+)
+add(
+    "rows of JSON",
+    json.dumps([["sku", "length_mm", "width_mm", "height_mm", "qty"], ["A", 400, 300, 200, 2]]).encode(),
+    [NO_WEIGHT],
+    suffix=".json",
+)
+add(
+    "headers beside rows of JSON",
+    json.dumps({"columns": ["length_mm", "width_mm", "height_mm", "qty"], "data": [[400, 300, 200, 2]]}).encode(),
+    [NO_WEIGHT],
+    suffix=".json",
+)

@@ -16,7 +16,7 @@ from functools import cache
 
 from torchrl_gpu.lists import columns as known
 from torchrl_gpu.lists.columns import COLUMNS, SIDES, Column
-from torchrl_gpu.lists.numbers import NumberStyle, amount_of, flag_of, text_of
+from torchrl_gpu.lists.numbers import NumberStyle, amount_of, flag_of, number_of, text_of
 from torchrl_gpu.lists.units import LENGTH_BY_WORD, WEIGHT_BY_WORD, unit_in, unit_of_word
 from torchrl_gpu.lists.words import contains, fold, is_ideographic, plain_text, split_phrases, tokens
 
@@ -38,8 +38,13 @@ _FILLERS = (
     "external",
     "ext",
     "size",
+    "o",
 )
 # PackingSolver's columns of rotations, 1 for those that are permitted: the listed sides along x, y and z.
+# Ranks of quantities that count boxes, or number them, before those of any word.
+_OF_BOXES = -1
+_OF_NUMBERS = -2
+_RANGE = re.compile(r"(?P<first>\d{1,6})(?:\s*(?:-|–|—|~|to|bis)\s*(?P<last>\d{1,6}))?")
 _ROTATION = re.compile(r"rotation ([xyz]{3})")
 _BRACKETS = re.compile(r"[(\[]([^()\[\]]*)[)\]]")
 # Names of sides in the order of a cell such as 400x300x200: "LxWxH", "B x T x H", "长*宽*高".
@@ -58,7 +63,13 @@ _ORDER_OF_SIDES = re.compile(
     r"\b(?P<a>[lwbhdtpдшвга长宽高長寬幅])\s*[x×*х/-]?\s*(?P<b>[lwbhdtpдшвга长宽高長寬幅])\s*[x×*х/-]?\s*(?P<c>[lwbhdtpдшвга长宽高長寬幅])\b"
 )
 
-_COUNTING = ("number", "no", "nr", "#", "qty", "quantity", "anzahl", "count", "total", "nombre", "numero", "n", "nbre")
+_COUNTING = (
+    *("number", "no", "nr", "#", "qty", "quantity", "anzahl", "count", "total", "nombre", "numero", "n", "nbre", "nb"),
+    *("qte", "quantite", "cantidad", "cant", "quantita", "qta", "quantidade", "qtd", "qtde", "aantal", "ilosc"),
+    *("liczba", "pocet", "mnozstvi", "количество", "кол", "во", "ordered", "shipped", "picked"),
+)
+# Units that are no other word, either.
+_PLAIN_UNITS = ("mm", "cm", "dm", "ft", "kg", "lb", "oz")
 _NUMBERING = ("no", "nr", "number", "#", "id", "numero")
 
 Cells = Sequence[object]
@@ -93,6 +104,8 @@ class FoundColumns:
         doubts: Sentences about headers that may be meant otherwise.
         is_total: Names of columns whose cells are of all boxes of a row.
         in_order: Names of the sides in the order in which a cell of all three holds them.
+        counts_boxes: Whether the quantity is one of boxes, by its words or by its numbers.
+        numbers_boxes: Whether its cells are numbers of boxes, such as 3-5.
     """
 
     at: dict[str, int] = field(default_factory=dict)
@@ -100,6 +113,8 @@ class FoundColumns:
     doubts: list[str] = field(default_factory=list)
     is_total: set[str] = field(default_factory=set)
     in_order: tuple[str, str, str] = SIDES
+    counts_boxes: bool = False
+    numbers_boxes: bool = False
 
     @property
     def has_sides(self) -> bool:
@@ -119,7 +134,8 @@ def parse_header(text: str) -> Header:
     unread = ""
     for inside in _BRACKETS.findall(plain_text(text)):
         inner = tokens(inside)
-        if inner and not any(map(_is_known, inner)):
+        # "#" is a number here and pounds there.
+        if inner and (inner == ["#"] or not any(map(_is_known, inner))):
             unread = inside
     return Header(text, rest, length_unit, weight_unit, unread)
 
@@ -185,7 +201,7 @@ def _match(column: Column, header: Header, at: int) -> _Candidate | None:
     names_a_unit = len(words) > 1 and has_any(words[-1:], known.UNIT_WORDS)
     if not words or (names_a_unit and column.kind != "unit"):
         return None
-    if has_any(words, column.never):
+    if has_any(words, column.never) or _is_measured_otherwise(column, header):
         return None
     for rank, word in enumerate(column.all_words):
         phrase = _phrase(word)
@@ -202,6 +218,23 @@ def _match(column: Column, header: Header, at: int) -> _Candidate | None:
             continue
         return _Candidate(at, False, rank, tuple(each for each in rest if each not in _FILLERS))
     return None
+
+
+def _is_measured_otherwise(column: Column, header: Header) -> bool:
+    """Whether a header's unit shows that it is another column.
+
+    "Pallet L (mm)" is no order, "Qty (kg)" no count and "Maße cm" no mass.
+    """
+    if column.kind == "mass":
+        return header.length_unit in _PLAIN_UNITS and not header.weight_unit
+    if column.kind in ("length", "sides"):
+        return header.weight_unit in _PLAIN_UNITS and not header.length_unit
+    if column.kind not in ("text", "count"):
+        return False
+    in_brackets = set(tokens(" ".join(_BRACKETS.findall(plain_text(header.text)))))
+    is_length = header.length_unit in _PLAIN_UNITS or not in_brackets.isdisjoint(LENGTH_BY_WORD)
+    is_weight = header.weight_unit in _PLAIN_UNITS or not in_brackets.isdisjoint(WEIGHT_BY_WORD)
+    return is_length or is_weight
 
 
 def _rest(words: list[str], phrase: list[str]) -> list[str] | None:
@@ -225,7 +258,8 @@ def _rest(words: list[str], phrase: list[str]) -> list[str] | None:
 
 @cache
 def _packing_words() -> set[str]:
-    packings = f"{known.OUTER_WORDS}, {known.INNER_WORDS}, dim, dims, dimension, 尺寸, size"
+    dimensions = next(column for column in COLUMNS if column.name == "dimensions")
+    packings = f"{known.OUTER_WORDS}, {known.INNER_WORDS}, {', '.join(dimensions.words.values())}, mass, masse"
     return {fold(word) for word in split_phrases(packings)}
 
 
@@ -255,10 +289,14 @@ def find_columns(header: Cells, rows: Sequence[Cells], given: Mapping[str, int])
         candidates = _candidates(column, headers, sample, found.taken())
         if column.name == "quantity":
             candidates = _counts_of_boxes(headers, sample, found.taken()) + candidates
+        if column.name == "quantity" and not any(each.rank < 0 for each in candidates):
+            candidates = _numbered_boxes(headers, sample, found) + candidates
         if column.name == "weight" and not candidates:
             candidates = _named_by_unit(headers, found.taken())
         if candidates:
             _take_best(column, candidates, headers, sample, found)
+        elif column.name in ("quantity", "weight"):
+            _doubt_other_cells(column, headers, sample, found)
     return found
 
 
@@ -299,10 +337,58 @@ def _candidates(column: Column, headers: Sequence[Header], sample: _Sample, take
             continue
         if column.kind in ("length", "mass", "count") and sample.share(at, _is_amount) < 0.5:
             continue
+        if column.name == "quantity" and header.words == ["n"] and _counts_rows(sample, at):
+            continue
         if column.kind == "flag" and sample.share(at, _is_flag) < 0.5:
             continue
         found.append(candidate)
     return found
+
+
+def _counts_rows(sample: _Sample, at: int) -> bool:
+    """Whether a column holds 1, 2, 3, or 0, 1, 2."""
+    values = [number_of(cell) for cell in sample.column(at)]
+    if not values or values[0] not in (0, 1):
+        return False
+    return values == [values[0] + i for i in range(len(values))]
+
+
+def _numbered_boxes(headers: Sequence[Header], sample: _Sample, found: FoundColumns) -> list[_Candidate]:
+    """Numbers of boxes that say how many there are: "C/NO." with cells such as 3-5."""
+    candidates = []
+    for at, header in enumerate(headers):
+        words = ["carton" if word == "c" else word for word in header.words]
+        if at in found.taken() or not (has_any(words, known.BOX_WORDS) or has_any(words, known.OUTER_WORDS)):
+            continue
+        ranges = [number_range(cell) for cell in sample.column(at)]
+        if ranges and None not in ranges and any(first != last for first, last in filter(None, ranges)):
+            candidates.append(_Candidate(at, True, _OF_NUMBERS, ()))
+    return candidates
+
+
+def number_range(cell: object) -> tuple[int, int] | None:
+    """Read the first and the last number of 3-5, which are the same for 3.
+
+    None for anything else.
+    """
+    match = _RANGE.fullmatch(plain_text(text_of(cell)))
+    if match is None:
+        return None
+    first = int(match["first"])
+    last = int(match["last"] or first)
+    return (first, last) if last >= first else None
+
+
+def _doubt_other_cells(column: Column, headers: Sequence[Header], sample: _Sample, found: FoundColumns) -> None:
+    """Say where a header names a column and its cells are of another kind."""
+    for at, header in enumerate(headers):
+        candidate = None if at in found.taken() else _match(column, header, at)
+        cells = sample.column(at)
+        if candidate is None or not candidate.exact or not cells or _counts_rows(sample, at):
+            continue
+        found.doubts.append(
+            f'"{header.text}" is not read as the {column.name}: its cells are no numbers, such as "{text_of(cells[0])}"'
+        )
 
 
 def _counts_of_boxes(headers: Sequence[Header], sample: _Sample, taken: set[int]) -> list[_Candidate]:
@@ -314,7 +400,7 @@ def _counts_of_boxes(headers: Sequence[Header], sample: _Sample, taken: set[int]
         if at in taken or not has_any(words, known.BOX_WORDS) or has_any(words, never):
             continue
         if _counts_boxes(words) and sample.share(at, _is_amount) >= 0.5:
-            found.append(_Candidate(at, True, -1, ()))
+            found.append(_Candidate(at, True, _OF_BOXES, ()))
     return found
 
 
@@ -327,6 +413,7 @@ def _counts_boxes(words: list[str]) -> bool:
     before = words[:first_box]
     behind = [word for word in words[first_box:] if not has_any([word], known.BOX_WORDS)]
     others = [word for word in [*before, *behind] if word not in _COUNTING and word not in _FILLERS]
+    others = [word for word in others if not has_any([word], known.OUTER_WORDS)]
     is_plural = not _plural_boxes().isdisjoint(words)
     is_counted = any(word in _COUNTING for word in before)
     is_numbered = any(word in _NUMBERING for word in behind)
@@ -340,13 +427,21 @@ def _plural_boxes() -> set[str]:
 
 
 def _named_by_unit(headers: Sequence[Header], taken: set[int]) -> list[_Candidate]:
-    """Weights under a header that is a unit alone: "KG", "Pounds"."""
+    """Weights under a header that names their unit: "KG", "Pounds", "Box kg"."""
     found = []
     for at, header in enumerate(headers):
-        word = header.words[0] if len(header.words) == 1 else ""
-        if at not in taken and len(word) > 1 and word in WEIGHT_BY_WORD:
+        words = header.words
+        is_alone = len(words) == 1 and len(words[0]) > 1 and words[0] in WEIGHT_BY_WORD
+        is_of_packing = bool(header.weight_unit in _PLAIN_UNITS and words) and all(map(_says_of_what, words))
+        if at not in taken and (is_alone or is_of_packing):
             found.append(_Candidate(at, True, 0, ()))
     return found
+
+
+def _says_of_what(word: str) -> bool:
+    """Whether a word says of what a weight is: "Box kg", "kg per carton", "total kg"."""
+    about = (known.BOX_WORDS, known.OUTER_WORDS, known.ONE_WORDS, known.TOTAL_WORDS, known.GROSS_WORDS)
+    return any(has_any([word], words) for words in about)
 
 
 def _take_best(
@@ -355,7 +450,14 @@ def _take_best(
     """Take the best candidate, and say where another one may be meant as well."""
     ranked = sorted(candidates, key=lambda each: (_preference(column, each, headers), each.rank, each.at))
     best = ranked[0]
+    if column.name == "quantity":
+        by_numbers = _number_of_full_boxes(ranked, sample, found)
+        best = by_numbers or best
+        found.counts_boxes = by_numbers is not None or best.rank < 0
+        found.numbers_boxes = best.rank == _OF_NUMBERS
     found.at[column.name] = best.at
+    if found.counts_boxes and column.name == "quantity" and best is not ranked[0]:
+        return
     if column.kind == "mass" and has_any(headers[best.at].words, known.TOTAL_WORDS):
         found.is_total.add(column.name)
     if column.kind not in ("mass", "count"):
@@ -374,6 +476,31 @@ def _take_best(
                 f' say --column {column.name}="…"'
             )
             return
+
+
+def _number_of_full_boxes(candidates: Sequence[_Candidate], sample: _Sample, found: FoundColumns) -> _Candidate | None:
+    """Return the quantity that, times what a box holds, is another quantity.
+
+    It counts boxes, whatever its words are. None where the numbers do not show it.
+    """
+    if "per_box" not in found.at:
+        return None
+    holds = _numbers(sample, found.at["per_box"])
+    if not holds or set(holds) <= {1.0}:
+        return None
+    for boxes in candidates:
+        counts = _numbers(sample, boxes.at)
+        pieces = [count * each for count, each in zip(counts, holds, strict=False)]
+        for other in candidates:
+            if other is not boxes and len(counts) == len(holds) and _numbers(sample, other.at) == pieces:
+                return boxes
+    return None
+
+
+def _numbers(sample: _Sample, at: int) -> list[float]:
+    """Numbers of a column's cells, none if one of them has no number."""
+    amounts = [amount_of(cell, NumberStyle()) for cell in sample.column(at)]
+    return [] if None in amounts else [amount.value for amount in amounts if amount is not None]
 
 
 def _is_of_what_is_inside(words: list[str]) -> bool:
@@ -458,25 +585,41 @@ def _three_sides(
 
     None where one is missing.
 
-    Of two columns for a side, in different units, those of the unit that comes first are taken.
+    Of two columns for a side, in different units, those of the unit that most sides have are taken.
     """
     named = dict(sides)
     for side in SIDES:
         if side in given:
             named[side] = [_Candidate(given[side], True, 0, ())]
     missing = [side for side in SIDES if side not in named]
-    if "depth" in named and missing in (["length"], ["height"]):
+    if "depth" in named and len(missing) == 1:
         named[missing[0]] = named["depth"]
         missing = []
     if missing:
         return None
-    first = min(named["length"], key=lambda each: each.at)
-    unit = headers[first.at].length_unit
+    unit = _common_unit(named, headers)
     chosen = {}
     for side in SIDES:
         ranked = sorted(named[side], key=lambda each: (headers[each.at].length_unit != unit, not each.exact, each.at))
         chosen[side] = ranked[0].at
     return chosen if len(set(chosen.values())) == 3 else None
+
+
+def _common_unit(sides: Mapping[str, Sequence[_Candidate]], headers: Sequence[Header]) -> str:
+    """Return the unit in which most sides are given, of several the first.
+
+    Any unit goes before none.
+    """
+    candidates = sorted(itertools.chain.from_iterable(sides[side] for side in SIDES), key=lambda each: each.at)
+    units = [headers[each.at].length_unit for each in candidates]
+
+    def has_unit(side: str, unit: str) -> bool:
+        return any(headers[each.at].length_unit == unit for each in sides[side])
+
+    def preference(unit: str) -> tuple[int, bool]:
+        return sum(has_unit(side, unit) for side in SIDES), bool(unit)
+
+    return max(dict.fromkeys(units), key=preference)
 
 
 def _take_sides_of_any_group(
@@ -605,7 +748,9 @@ def _without_depth(names: Sequence[str]) -> list[str]:
 
     It is the length beside a width and a height, and the height beside a length and a width.
     """
-    instead = "height" if "length" in names else "length"
+    missing = [side for side in SIDES if side not in names]
+    # Of a cell that says the depth alone nothing is known.
+    instead = missing[0] if len(missing) == 1 else "depth"
     return [instead if name == "depth" else name for name in names]
 
 
@@ -653,6 +798,10 @@ def _rotations(headers: Sequence[Header]) -> list[int]:
     return [at_rotation[name] for name in ("zyx", "yzx", "xzy", "zxy", "xyz", "yxz")]
 
 
+def _increases(values: Sequence[float]) -> bool:
+    return all(a < b for a, b in itertools.pairwise(values))
+
+
 def small_whole_numbers(headers: Sequence[Header], sample_rows: Sequence[Cells], taken: set[int]) -> list[int]:
     """Columns that are not read and may be a quantity.
 
@@ -661,14 +810,14 @@ def small_whole_numbers(headers: Sequence[Header], sample_rows: Sequence[Cells],
     sample = _Sample(sample_rows[:_SAMPLE])
     found = []
     for at, header in enumerate(headers):
-        if at in taken or has_any(header.words, known.ROW_NUMBER_WORDS):
+        if at in taken or header.length_unit in _PLAIN_UNITS or header.weight_unit in _PLAIN_UNITS:
             continue
         cells = sample.column(at)
         amounts = [amount_of(cell, NumberStyle()) for cell in cells]
         values = [amount.value for amount in amounts if amount is not None]
         if len(values) < max(1, len(cells)) or not all(1 <= value <= 1000 and value % 1 == 0 for value in values):
             continue
-        counts_rows = all(b - a == 1 for a, b in itertools.pairwise(values)) and len(values) > 1
-        if not counts_rows and any(value > 1 for value in values):
+        is_numbering = has_any(header.words, known.ROW_NUMBER_WORDS) and _increases(values)
+        if not is_numbering and not _counts_rows(sample, at) and any(value > 1 for value in values):
             found.append(at)
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeGuard
 
 from torchrl_gpu.lists.sheets import Sheet
 
@@ -11,6 +12,9 @@ from torchrl_gpu.lists.sheets import Sheet
 _MOST_DEPTH = 8
 _ITEM_KEYS = ("items", "item_sequence", "boxes", "packages", "parcels", "cartons", "records", "rows", "data", "lines")
 # Keys of an order that an item may have as well: they are the order's only where the item has none.
+# Keys of headers and of rows, where they stand beside each other.
+_HEADER_KEYS = ("columns", "header", "headers", "fields")
+_ROW_KEYS = ("data", "rows", "values", "records")
 _NAMES = ("id", "name", "number", "no")
 Record = dict[str, object]
 
@@ -21,16 +25,45 @@ def json_sheet(text: str) -> Sheet:
     Raises:
         ValueError: It is no JSON, or holds no boxes.
     """
-    records = list(_records(_parse(text), {}, 0))
+    value = _parse(text)
+    rows = _rows_of(value)
+    if rows is not None:
+        return Sheet(list(range(len(rows))), rows)
+    records = list(_records(value, {}, 0))
     if not records:
         raise ValueError('the JSON holds no list of boxes: [{"length": …, "width": …, "height": …}, …]')
     keys: dict[str, None] = {}
     for record in records:
         keys.update(dict.fromkeys(record))
     header = list(keys)
-    rows = [_cells(record, header) for record in records]
+    cells = [_cells(record, header) for record in records]
     # Boxes in JSON have no lines: they are counted from 1, and the header stands before them.
-    return Sheet(list(range(len(rows) + 1)), [header, *rows])
+    return Sheet(list(range(len(cells) + 1)), [header, *cells])
+
+
+def _rows_of(value: object) -> list[Sequence[object]] | None:
+    """Return the rows of a table, None for other JSON.
+
+    It is a list of lists, columns by name, or headers beside rows.
+    """
+    if isinstance(value, list):
+        is_table = len(value) > 1 and all(map(_is_row, value)) and all(isinstance(cell, str) for cell in value[0])
+        return value if is_table else None
+    if not isinstance(value, Mapping):
+        return None
+    header = next((value[key] for key in _HEADER_KEYS if _is_row(value.get(key))), None)
+    rows = next((value[key] for key in _ROW_KEYS if isinstance(value.get(key), list)), None)
+    if isinstance(header, list) and isinstance(rows, list) and rows and all(map(_is_row, rows)):
+        return [header, *rows]
+    columns = list(value.values())
+    if len(columns) > 2 and all(map(_is_row, columns)) and len({len(column) for column in columns}) == 1:
+        return [list(value), *zip(*columns, strict=True)]
+    return None
+
+
+def _is_row(value: object) -> TypeGuard[list[object]]:
+    """Whether a value is a list of plain values."""
+    return isinstance(value, list) and bool(value) and not any(isinstance(each, (list, dict)) for each in value)
 
 
 def _cells(record: Record, header: Sequence[str]) -> list[object]:

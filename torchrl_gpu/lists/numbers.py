@@ -221,6 +221,16 @@ def text_of(cell: object) -> str:
     return str(cell).strip()
 
 
+_NOTHING = "-, –, —, n/a, na, n.a., #n/a, null, none, nil, k.a., ./."
+_NOTHING_WORDS = {fold(word) for word in split_phrases(_NOTHING)}
+
+
+def is_nothing(cell: object) -> bool:
+    """Whether a cell is empty, or says that there is nothing: "-", "n/a"."""
+    text = text_of(cell)
+    return not text or (len(text) <= 4 and fold(text) in _NOTHING_WORDS)
+
+
 _YES = "yes, y, true, 1, x, ja, j, wahr, oui, o, vrai, si, s, sim, tak, ano, a, да, д, はい, 有, 是, ✓, ✔, √, ○"
 _NO = "no, n, false, 0, -, nein, falsch, non, faux, nao, nee, nie, ne, нет, н, いいえ, 无, 無, 否, ✗, ×"
 _YES_WORDS = {fold(word) for word in split_phrases(_YES)}

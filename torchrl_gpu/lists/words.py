@@ -21,7 +21,7 @@ _PER = re.compile(r"\s*/\s*(?=(?:ctn|carton|case|cs|box|pc|pcs|piece|unit|ea|kar
 # Germanic languages join words: "Kartonlänge" is the length of a carton.
 _LAST_PARTS = (
     *("lange", "laenge", "breite", "hohe", "hoehe", "tiefe", "gewicht", "menge", "anzahl", "einheit", "nummer"),
-    *("lengte", "breedte", "hoogte", "diepte", "aantal"),
+    *("lengte", "breedte", "hoogte", "diepte", "aantal", "mass", "masse"),
 )
 
 

@@ -20,7 +20,7 @@ WHERE = "torchrl-gpu pack"
 # Exit status of a list that is doubtful, and so is not packed.
 DOUBTFUL = 3
 # Options of `ListOptions`, and of `pack`.
-_LIST_OPTIONS = ("unit", "weight_unit", "decimal", "encoding", "sheet", "hidden", "counts")
+_LIST_OPTIONS = ("unit", "weight_unit", "decimal", "encoding", "sheet", "hidden", "counts", "weights")
 _PACK_OPTIONS = (
     *("pallet", "height", "weight", "gap", "overhang", "cell", "open_pallets", "visible", "tries", "turns"),
     *("stability", "policy", "physics", "friction", "device"),
@@ -113,6 +113,7 @@ def _add_list_options(parser: OneLineParser) -> None:
     add("--sheet", help="name or number of the sheet; the active one by default")
     add("--hidden", action="store_true", help="read hidden and filtered rows of a workbook as well")
     add("--counts", choices=("boxes", "pieces"), help="what the quantity counts, if a box holds several pieces")
+    add("--weights", choices=("box", "row"), help="of what a weight is: one box, or all boxes of its row")
     add("--column", nargs="+", default=[], metavar="NAME=HEADER", help="a column that is not found: length='dim 1'")
 
 

@@ -20,7 +20,7 @@ from torchrl_gpu.envs.packing.types import Bin
 Write = Callable[[Path], object]
 TEN = Bin((10.0, 10.0, 10.0), (10, 10))
 
-SUFFIXES = ".npy, .npz, .pt, .pth, .json, .csv, .tsv, .txt, .xlsx or .parquet"
+SUFFIXES = ".npy, .npz, .pt, .pth, .json, .csv, .tsv, .txt, .xlsx, .xlsm, .xls, .ods, .parquet, .jsonl or .ndjson"
 TWO_EPISODES = np.array([[[2, 3, 4], [1, 1, 1]], [[5, 5, 5], [0, 0, 0]]])
 LISTS = [[[2, 3, 4], [1, 1, 1]], [[5, 5, 5]]]
 
