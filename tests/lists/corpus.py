@@ -339,9 +339,14 @@ add(
 )
 add(
     "kg and lb side by side",
-    csv("sku,length mm,width mm,height mm,qty,weight lb,weight kg", "A,400,300,200,2,11.02,5"),
+    csv("sku,length mm,width mm,height mm,qty,weight lb,weight kg", "A,400,300,200,2,11.02,7"),
     asks="",
     doubts="weight",
+)
+add(
+    "the same weight in kg and lb",
+    csv("sku,length mm,width mm,height mm,qty,weight kg,weight lb", "A,400,300,200,2,5,11.02"),
+    [USUAL],
 )
 add(
     "a unit of weight that nobody knows",
@@ -1111,4 +1116,202 @@ add(
     json.dumps({"columns": ["length_mm", "width_mm", "height_mm", "qty"], "data": [[400, 300, 200, 2]]}).encode(),
     [NO_WEIGHT],
     suffix=".json",
+)
+
+
+# -- more traps --------------------------------------------------------------------------------------------------------
+
+add(
+    "numbered cartons and what is in them",
+    csv("Carton ID,sku,Qty,L cm,W cm,H cm", "C1,A,10,40,30,20", "C2,A,12,40,30,20"),
+    doubts="Carton ID.*Qty",
+)
+add(
+    "pallets' labels and one box each",
+    csv("SSCC;Qty;L mm;W mm;H mm", "00340;1;400;300;200", "00341;1;400;300;200"),
+    [(1, (400, 300, 200), None)] * 2,
+)
+add("two units in one header", csv("sku,L (cm/in),W (cm/in),H (cm/in),qty", "A,40,30,20,2"), asks="cm/in")
+add("weight per unit", csv("sku,qty,L mm,W mm,H mm,Weight/Unit kg", "A,2,400,300,200,5"), [USUAL])
+add("the weight of the order", csv("order,qty,L mm,W mm,H mm,Order weight kg", "7,2,400,300,200,47.5"), [NO_WEIGHT])
+add("a row that is cancelled", csv("sku,qty,status,L mm,W mm,H mm", "A,2,cancelled,400,300,200"), doubts="cancelled")
+add(
+    "numbered packages in French",
+    csv("Réf;N° colis;L cm;l cm;H cm;Poids kg", "A;1;40;30;20;5", "B;2;40;30;20;5"),
+    [(1, (400, 300, 200), 5.0)] * 2,
+)
+for _header, _cell in (
+    ("Maße (Höhe x Breite x Tiefe) mm", "200x300x400"),
+    ("Size (Height x Width x Length) mm", "200x300x400"),
+    ("Wymiary (dł x szer x wys) mm", "400x300x200"),
+    ("Wymiary wys x szer x dł [mm]", "200x300x400"),
+    ("Medidas (alto x ancho x largo) mm", "200x300x400"),
+    ("Rozměry (v x š x h) mm", "200x300x400"),
+    ("Medidas AxLxC (mm)", "200x300x400"),
+    ("Dimensões C x L x A (mm)", "400x300x200"),
+    ("Dim. LxPxH mm", "300x400x200"),
+    ("尺寸(高*宽*长 mm)", "200*300*400"),
+    ("サイズ(奥行×幅×高さ mm)", "400×300×200"),
+):
+    _sides = (300, 400, 200) if _cell.startswith("300") else (400, 300, 200)
+    add(f"sides in the order of {_header}", csv(f"sku;qty;{_header}", f"A;2;{_cell}"), [(2, _sides, None)])
+add(
+    "two boxes of one article",
+    csv("sku,Box 1 L cm,Box 1 W cm,Box 1 H cm,Box 2 L cm,Box 2 W cm,Box 2 H cm", "A,40,30,20,60,40,25"),
+    doubts="Box 2 L",
+)
+add(
+    "net sides and gross sides",
+    csv("sku,Net L mm,Net W mm,Net H mm,Gross L mm,Gross W mm,Gross H mm,qty", "A,38,28,18,400,300,200,2"),
+    [NO_WEIGHT],
+)
+add(
+    "sides without and with packing",
+    csv(
+        "Artikel;Länge ohne Verpackung cm;Breite ohne Verpackung cm;Höhe ohne Verpackung cm;Länge mit Verpackung cm;"
+        "Breite mit Verpackung cm;Höhe mit Verpackung cm;Menge",
+        "A;38;28;18;40;30;20;2",
+    ),
+    [NO_WEIGHT],
+)
+add("a size that is called L", csv("sku,L,Length mm,Width mm,Height mm,qty", "A,5,400,300,200,2"), [NO_WEIGHT])
+add("W beside L, B and H", csv("sku,L,B,H,W,qty", "A,400,300,200,5,2"), doubts="W", options={"unit": "mm"})
+add(
+    "units without a space in Chinese",
+    csv("货号,箱数,长cm,宽cm,高cm,毛重kg", "A,2,40,30,20,5", "TOTAL:,2,,,,10"),
+    [USUAL],
+)
+add("a unit alone above the header", csv("Unit: mm", "sku,L,W,H,qty", "A,400,300,200,2"), [NO_WEIGHT])
+add(
+    "units of every amount in JSON",
+    json.dumps(
+        [
+            {
+                "length": {"value": 40, "unit": "cm"},
+                "width": {"value": 300, "unit": "mm"},
+                "height": {"value": 20, "unit": "cm"},
+                "quantity": 2,
+                "weight": {"value": 5000, "unit": "g"},
+            }
+        ]
+    ).encode(),
+    [USUAL],
+    suffix=".json",
+)
+add(
+    "the weight of an order in JSON",
+    json.dumps({"id": 7, "weight": 47.5, "items": [{"l_mm": 400, "w_mm": 300, "h_mm": 200, "qty": 2}]}).encode(),
+    [NO_WEIGHT],
+    suffix=".json",
+)
+add(
+    "units of every column",
+    csv("L,L unit,W,W unit,H,H unit,qty", "40,cm,300,mm,20,cm,2"),
+    doubts="units",
+)
+add(
+    "pounds as an escaped format",
+    excel(
+        [["sku", "L in", "W in", "H in", "qty", "weight"], ["A", 10, 20, 30, 2, 10]],
+        formats={"F2": "0.0\\ \\l\\b"},
+    ),
+    [(2, (254, 508, 762), 4.5359237)],
+    suffix=".xlsx",
+)
+add(
+    "a quantity in percent",
+    excel([["sku", "L mm", "W mm", "H mm", "qty"], ["A", 400, 300, 200, 2]], formats={"E2": "0%"}),
+    asks="quantity|qty",
+    suffix=".xlsx",
+)
+
+
+# -- columns of public programs and templates --------------------------------------------------------------------------
+
+add(
+    "a template of cartons and pallets",
+    csv("Cust PO Number,Carton/Pallet,Length cm,Width cm,Height cm,Quantity,Total Weight kg", "7,Carton,40,30,20,2,10"),
+    [USUAL],
+    orders=["7"],
+)
+add(
+    "a quotation of freight",
+    csv(
+        "Total CBM,0.048",
+        "Total Pieces,2",
+        "",
+        "Dimensions",
+        "Length (cm),Width (cm),Height (cm),Pieces,Weight per Piece (kg),Total Weight (kg),CBM",
+        "40,30,20,2,5,10,0.048",
+    ),
+    [USUAL],
+)
+add(
+    "an import of a courier",
+    csv(
+        "Customer Name / Customer ID,Priority,Package Description,Package Count,Total Weight (kg),Length (cm),"
+        "Width (cm),Height (cm),Sender Name,Sender Pincode",
+        "Somebody,1,cups,2,10,40,30,20,Me,560001",
+    ),
+    [USUAL],
+)
+add(
+    "a manifest with places",
+    csv(
+        "Order ID,Source Name,Destination Name,Latitude,Longitude,Length (cm),Width (cm),Height (cm),Weight (kg),"
+        "Fragile,This Side Up",
+        "ORD1,Here,There,19.0760,72.8777,40,30,20,5,Yes,No",
+    ),
+    [(1, (400, 300, 200), 5.0)],
+    orders=["ORD1"],
+)
+add(
+    "an order with volumes of one and of all",
+    csv(
+        "Order No.,Customer name,Item,Length (cm),Width (cm),Height (cm),Quantity,Unit volume (m³),Total volume (m³),"
+        "Weight (kg),Photo files",
+        "7,Somebody,A,40,30,20,2,0.024,0.048,5,a.jpg",
+    ),
+    [USUAL],
+    orders=["7"],
+)
+add(
+    "long, wide and high",
+    csv("QTY OF PKGS(CTNS),LONG CM,WIDE CM,HIGH CM,TTL G.W.(KGS),TTL N.W.(KGS),TTL MEAS(CBM)", "2,40,30,20,10,8,0.048"),
+    [USUAL],
+)
+add(
+    "a packing list without a unit",
+    csv("No,MARKS&NO,DESCRIPTION,CTN,PCS/CTN,T/QTY,L,W,H,G.W.(KGS),N.W.(KGS)", "1,X,cup,2,24,48,40,30,20,5,4"),
+    [USUAL],
+    options={"unit": "cm"},
+)
+add(
+    "boxes and items of a program",
+    csv("width;height;depth;weight;type", "300;200;400;5000;1", "220;185;50;0;0"),
+    asks="line 3|unit",
+)
+add(
+    "a master list in German",
+    csv("Nummer;Benennung;Länge;Breite;Höhe;Gewicht;Stapelbarkeit", "A;Kiste;1.200;800;600;12,5;3"),
+    [(1, (1200, 800, 600), 12.5)],
+    options={"unit": "mm"},
+)
+add(
+    "names of a marketplace",
+    csv(
+        "sku,productPackageDimensionsDepth(in),productPackageDimensionsHeight(in),productPackageDimensionsWidth(in),"
+        "productPackageWeight(lb)",
+        "A,20,30,10,10",
+    ),
+    [(1, (508, 254, 762), 4.5359237)],
+)
+add(
+    "cargo with flags",
+    csv(
+        "label,name,length,width,height,weight,quantity,color,canRotate,stackable",
+        "C,crate,400,300,200,5,2,#6,true,false",
+    ),
+    [USUAL],
+    options={"unit": "mm"},
 )

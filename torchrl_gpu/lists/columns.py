@@ -20,7 +20,7 @@ Kind = Literal["length", "mass", "count", "flag", "text", "unit", "sides"]
 LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "nl", "pl", "cs", "ru", "ja", "zh")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Column:
     """What a column of a list may be.
 
@@ -80,7 +80,7 @@ _WIDTH = Column(
     "width",
     "length",
     {
-        "en": "width, wid, wdth, w, dim 2, dim2, dimension 2, side 2, side b, breadth, y",
+        "en": "width, wid, wide, wdth, w, dim 2, dim2, dimension 2, side 2, side b, breadth, y",
         "de": "breite, b, br",
         "fr": "largeur, larg",
         "es": "ancho, anchura",
@@ -99,7 +99,7 @@ _HEIGHT = Column(
     "height",
     "length",
     {
-        "en": "height, ht, hgt, hght, h, dim 3, dim3, dimension 3, side 3, side c, z",
+        "en": "height, ht, hgt, hght, high, h, dim 3, dim3, dimension 3, side 3, side c, z",
         "de": "höhe, hoehe",
         "fr": "hauteur, haut",
         "es": "alto, altura",
@@ -225,7 +225,8 @@ _PER_BOX = Column(
 _NOT_A_BOX = (
     "max, maximum, maximal, most, limit, capacity, load, min, minimum, tare, tara, volume, volumetric, "
     "dim, dimensional, chargeable, pallet, palette, class, code, top, stack, stacking, price, preis, "
-    "layer, traglast, l, b, h"
+    "layer, traglast, l, b, h, order, shipment, consignment, delivery, auftrag, sendung, lieferung, commande, "
+    "envoi, pedido, ordine, spedizione, truck"
 )
 _WEIGHT = Column(
     "weight",
@@ -422,6 +423,8 @@ INNER_WORDS = (
     "item, product, inner, article, unpacked, innen, artikel, produkt, produit, producto, articolo, "
     "prodotto, produto, produktu, товара, изделия, 内箱, 内盒, 単品, 商品, 产品, 内寸"
 )
+# Before a word for a packing, these make a size or a weight that of the goods alone.
+WITHOUT_WORDS = "without, excl, excluding, w o, ohne, exkl, sans, hors, sin, senza, sem, zonder, bez, без, 不含, 含まず"
 GROSS_WORDS = "gross, brutto, bruto, brut, brute, lordo, gw, tgw, hruba, брутто, 毛重"
 # Of one box, and of all boxes of a row.
 ONE_WORDS = (
@@ -429,7 +432,7 @@ ONE_WORDS = (
     "1, 单, 單, 单件, 単, 一箱, 每箱, за ед, szt"
 )
 TOTAL_WORDS = (
-    "total, totale, totaal, tot, tgw, line, sum, gesamt, summe, ges, extended, ext, subtotal, всего, общий, "
+    "total, ttl, totale, totaal, tot, tgw, line, sum, gesamt, summe, ges, extended, ext, subtotal, всего, общий, "
     "общая, итого, celkem, celkova, razem, lacznie, laczna, 合計, 总, 總, 合计"
 )
 MOST_WORDS = "max, maximum, maximal, most"
@@ -455,5 +458,10 @@ VOLUME_UNITS = {
     "cft, ft3, cuft, cu ft, cubic feet": 28.316846592,
     "in3, cu in, cubic inches": 0.016387064,
 }
+# Columns of classes, whose small whole numbers are no quantity.
+CLASS_WORDS = (
+    "priority, prio, class, klasse, classe, clase, level, zone, status, type, typ, tipo, group, gruppe, color, colour, "
+    "stackability, stapelbarkeit, stapelfaktor, gerbabilite, temperature"
+)
 # Row numbers, which are no quantity.
 ROW_NUMBER_WORDS = "no, nr, pos, position, line, row, index, zeile, ligne, linea, lp, №, #, 序号"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from torchrl_gpu.lists.columns import (
     BOX_WORDS,
@@ -25,7 +26,7 @@ from torchrl_gpu.lists.columns import (
 from torchrl_gpu.lists.headers import Cells, has_any, number_range, parse_header
 from torchrl_gpu.lists.numbers import NumberStyle, amount_of, text_of
 from torchrl_gpu.lists.sheets import Table
-from torchrl_gpu.lists.words import contains, split_phrases, tokens
+from torchrl_gpu.lists.words import contains, fold, split_phrases, tokens
 
 # Relative difference of volumes: lists round them, and some give those of the goods.
 _MOST_DIFFERENCE = 0.3
@@ -33,6 +34,13 @@ _MOST_DIFFERENCE = 0.3
 _MOST_ROUNDING = 0.005
 # Rows that show what a column holds.
 _SAMPLE = 200
+# Words of a header that numbers boxes by itself.
+_BOX_NUMBERS = "sscc, lpn, nve, hu, handling unit, license plate"
+_CANCELLED = {
+    *("cancelled", "canceled", "void", "deleted", "storniert", "storno", "geloscht", "annule", "annulee", "anulado"),
+    *("cancelado", "cancelada", "annullato", "geannuleerd", "anulowane", "anulowano", "zruseno", "отменен", "отменено"),
+    *("キャンセル", "取消", "已取消"),
+}
 _UNIT_WORDS = f"{UNIT_WORDS}, um, me, vme, jm, j m"
 _WEIGHT_WORDS = "weight, wt, gw, gewicht, gew, poids, peso, waga, masa, hmotnost, вес, масса, 重"
 # Boxes of one row whose numbers are compared with those of others.
@@ -89,7 +97,8 @@ def _litres_of_unit(header: str) -> float:
     is_volume = any(contains(words, tokens(word)) for word in split_phrases(VOLUME_WORDS))
     for unit, litres in VOLUME_UNITS.items():
         is_named = any(contains(words, tokens(word)) for word in split_phrases(unit))
-        if is_named and (is_volume or len(words) == 1):
+        # "L" alone is no litre.
+        if is_named and (is_volume or (len(words) == 1 and len(words[0]) > 1)):
             return litres
     return 0.0
 
@@ -134,7 +143,7 @@ def weights_are_totals(table: Table, style: NumberStyle) -> bool | None:
     Then they are those of all boxes of a row. None where the totals do not say.
     """
     at = table.columns.at
-    if "weight" not in at or "quantity" not in at:
+    if "weight" not in at or "quantity" not in at or not table.totals:
         return None
     weights = 0.0
     products = 0.0
@@ -227,6 +236,47 @@ def doubts_of_counting(table: Table) -> list[str]:
     if not found and "per_box" not in at and _sides_are_of_a_packing(table) and _counts_pieces(table):
         found.append(f'"{header}" counts pieces, and the sides are those of a packing: say --column quantity="…"')
     return found
+
+
+def doubts_of_contents(table: Table) -> list[str]:
+    """Say where every row is one numbered box, and its quantity may be what is in it."""
+    at = table.columns.at.get("quantity")
+    if at is None or table.columns.counts_boxes:
+        return []
+    for i, text in enumerate(table.header):
+        if i == at or not _numbers_boxes(text):
+            continue
+        numbers = [text_of(row[i]) for row in table.rows if i < len(row)]
+        values = [_value(row, at, NumberStyle()) for row in table.rows[:_SAMPLE]]
+        if any(numbers) and any(value is not None and value > 1 for value in values):
+            return [
+                f'"{text}" numbers the boxes, and "{table.header[at]}" may be what is in them: say --column quantity=…'
+            ]
+    return []
+
+
+def _numbers_boxes(header: str) -> bool:
+    """Whether a header is the number of a box: "Carton ID", "SSCC"."""
+    words = parse_header(header).words
+    is_box = has_any(words, BOX_WORDS) or has_any(words, OUTER_WORDS)
+    return has_any(words, _BOX_NUMBERS) or (is_box and has_any(words[-1:], "id, no, nr, number, code, label, nummer"))
+
+
+def doubts_of_cancelled_rows(table: Table) -> list[str]:
+    """Say where a row says that it is cancelled."""
+    taken = table.columns.taken()
+    for at, header in enumerate(table.header):
+        if at in taken or not header:
+            continue
+        for line, row in zip(table.lines, table.rows, strict=True):
+            if at < len(row) and isinstance(row[at], str) and _is_cancelled(str(row[at])):
+                return [f'line {line}: "{header}" is "{text_of(row[at])}", and the row is read as boxes']
+    return []
+
+
+@lru_cache(2**16)
+def _is_cancelled(text: str) -> bool:
+    return len(text) <= _MOST_LETTERS and fold(text.strip()) in _CANCELLED
 
 
 def _names_a_unit(header: str) -> bool:

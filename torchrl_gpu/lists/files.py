@@ -14,12 +14,22 @@ import sys
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from torchrl_gpu.lists.headers import Cells
 from torchrl_gpu.lists.json_records import json_sheet
 from torchrl_gpu.lists.or_library import thpack_sheet
 from torchrl_gpu.lists.sheets import Sheet, find_table
 from torchrl_gpu.lists.spreadsheets import MOST_COLUMNS, MOST_ROWS, calamine_sheets, excel_sheets, library
+
+
+class _CsvReader(Protocol):
+    """What `csv.reader` makes."""
+
+    line_num: int
+
+    def __iter__(self) -> Iterator[list[str]]: ...
+
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".xlsx", ".xlsm", ".xls", ".ods", ".parquet", ".jsonl", ".ndjson")
 # Largest size of a file, unpacked, bytes.
@@ -31,6 +41,7 @@ _MOST_CHARACTERS = 2**29
 STANDARD_INPUT = Path("-")
 # Rows that show the encoding and the delimiter.
 _FIRST_ROWS = 200
+_ROWS_OF_ENCODING = 80
 # Text that shows the encoding, bytes.
 _SHOWN = 2**16
 # Encodings that files are written in which do not say so, the likely ones first.
@@ -146,10 +157,10 @@ def _num_columns_of_text(text: str) -> int:
 
     -1 where it cannot be read.
     """
-    lines = text[:_SHOWN].splitlines()[:_FIRST_ROWS]
+    lines = text[:_SHOWN].splitlines()[:_ROWS_OF_ENCODING]
     try:
         return _num_columns(_delimited_sheet("\n".join(lines)))
-    except (ValueError, csv.Error):
+    except ValueError:
         return -1
 
 
@@ -217,7 +228,15 @@ def _delimited_sheet(text: str) -> Sheet:
     head = "\n".join(text[:_SHOWN].splitlines()[:80])
     ranked = []
     for delimiter in (*_DELIMITERS, "  ", " "):
-        found = _cells(head, delimiter)
+        if delimiter not in head:
+            continue
+        try:
+            found = _cells(head, delimiter)
+        except ValueError:
+            # Another delimiter may make shorter cells.
+            continue
+        if max(map(len, found.rows), default=0) > MOST_COLUMNS:
+            continue
         # Titles and remarks have one cell.
         widths = [len(row) for row in found.rows if len(row) > 1]
         common = max(widths, key=widths.count, default=0)
@@ -226,7 +245,8 @@ def _delimited_sheet(text: str) -> Sheet:
         same = sum(width == common for width in widths) / len(widths)
         # Words between blanks are a table only where nothing else is.
         of_blanks = delimiter.isspace() and delimiter != "\t"
-        ranked.append((_num_columns(found), not of_blanks, same, common, delimiter))
+        num_columns = _num_columns(found)
+        ranked.append((num_columns > 0, not of_blanks, num_columns, same, common, delimiter))
     if not ranked:
         return _cells(text, ",")
     return _cells(text, max(ranked)[-1])
@@ -247,7 +267,7 @@ def _cells(text: str, delimiter: str) -> Sheet:
     characters = 0
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     line = 1
-    for row in reader:
+    for row in _rows_of(reader):
         characters += sum(map(len, row))
         if len(sheet.rows) > MOST_ROWS or characters > _MOST_CHARACTERS:
             raise ValueError(f"more than {MOST_ROWS:,} rows or {_MOST_CHARACTERS:,} characters, by line {line}")
@@ -256,6 +276,21 @@ def _cells(text: str, delimiter: str) -> Sheet:
         sheet.rows.append([] if is_rule and _is_rule(row, delimiter) else [_without_formula(cell) for cell in row])
         line = reader.line_num + 1
     return sheet
+
+
+def _rows_of(reader: _CsvReader) -> Iterator[list[str]]:
+    """Yield the rows of a reader of text.
+
+    Raises:
+        ValueError: A quote that nothing ends, or no text, makes a cell of very many letters.
+    """
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise ValueError(
+            f"a cell of more than {csv.field_size_limit():,} characters by line {reader.line_num + 1}: is a quote not"
+            f" closed? ({error})"
+        ) from error
 
 
 def _is_rule(row: Sequence[str], delimiter: str) -> bool:

@@ -9,19 +9,22 @@ headers, and those whose cells are of another kind are passed over.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
 
 from torchrl_gpu.lists import columns as known
 from torchrl_gpu.lists.columns import COLUMNS, SIDES, Column
 from torchrl_gpu.lists.numbers import NumberStyle, amount_of, flag_of, number_of, text_of
-from torchrl_gpu.lists.units import LENGTH_BY_WORD, WEIGHT_BY_WORD, unit_in, unit_of_word
+from torchrl_gpu.lists.units import LENGTH_BY_WORD, WEIGHT_BY_WORD, WEIGHTS, unit_in, unit_of_word
 from torchrl_gpu.lists.words import contains, fold, is_ideographic, plain_text, split_phrases, tokens
 
 # Rows that show what kind of cells a column has.
 _SAMPLE = 200
+# Letters of a header that are read.
+_MOST_LETTERS = 200
 _FILLERS = (
     "of",
     "the",
@@ -59,8 +62,18 @@ _SIDE_LETTERS |= {
     "高": "height",
 }
 _SIDE_LETTERS |= {"長": "length", "寬": "width", "幅": "width", "a": "width"}
+# Initials that mean another side in some languages: Portuguese, Spanish, Czech, Italian.
+_INITIALS_OF_SIDES = (
+    {"c": "length", "l": "width", "a": "height"},
+    {"l": "length", "a": "width", "h": "height"},
+    {"v": "height", "s": "width", "h": "depth"},
+    {"v": "height", "s": "width", "d": "length"},
+    {"a": "height", "l": "width", "p": "depth"},
+)
 _ORDER_OF_SIDES = re.compile(
-    r"\b(?P<a>[lwbhdtpдшвга长宽高長寬幅])\s*[x×*х/-]?\s*(?P<b>[lwbhdtpдшвга长宽高長寬幅])\s*[x×*х/-]?\s*(?P<c>[lwbhdtpдшвга长宽高長寬幅])\b"
+    r"\b(?P<a>[SIDES])\s*[x×*х/-]?\s*(?P<b>[SIDES])\s*[x×*х/-]?\s*(?P<c>[SIDES])\b".replace(
+        "SIDES", "lwbhdtpacvsдшвга长宽高長寬幅"
+    )
 )
 
 _COUNTING = (
@@ -70,12 +83,13 @@ _COUNTING = (
 )
 # Units that are no other word, either.
 _PLAIN_UNITS = ("mm", "cm", "dm", "ft", "kg", "lb", "oz")
+_NUMBERS = frozenset(("no", "nr", "n", "#", "number", "numero"))
 _NUMBERING = ("no", "nr", "number", "#", "id", "numero")
 
 Cells = Sequence[object]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Header:
     """A header and what its words say.
 
@@ -124,20 +138,32 @@ class FoundColumns:
         return {*self.at.values(), *self.rotations}
 
 
-@cache
+@lru_cache(2**14)
 def parse_header(text: str) -> Header:
-    """Split a header into words and units."""
-    words = tokens(text)
+    """Split a header into words and units.
+
+    What stands behind its first 200 letters is not read: a text of a megabyte is no header.
+    """
+    words = tokens(text[:_MOST_LETTERS])
     length_unit = unit_in(words, LENGTH_BY_WORD)
     weight_unit = unit_in(words, WEIGHT_BY_WORD)
     rest = [word for word in words if not _is_unit(word, words)]
     unread = ""
-    for inside in _BRACKETS.findall(plain_text(text)):
+    if len(_units_in_brackets(text)) > 1:
+        # "Length (cm/in)" does not say which.
+        return Header(text, rest, "", "", text)
+    for inside in _BRACKETS.findall(plain_text(text[:_MOST_LETTERS])):
         inner = tokens(inside)
         # "#" is a number here and pounds there.
         if inner and (inner == ["#"] or not any(map(_is_known, inner))):
             unread = inside
     return Header(text, rest, length_unit, weight_unit, unread)
+
+
+def _units_in_brackets(text: str) -> set[str]:
+    """Units of length that a header names in brackets."""
+    words = tokens(" ".join(_BRACKETS.findall(plain_text(text[:_MOST_LETTERS]))))
+    return {LENGTH_BY_WORD[word] for word in words if word in LENGTH_BY_WORD and len(word) > 1}
 
 
 def _is_unit(word: str, words: Sequence[str]) -> bool:
@@ -161,6 +187,12 @@ def _known_words() -> set[str]:
 
 def _is_known(word: str) -> bool:
     return word in _known_words() or len(word) == 1 or (is_ideographic(word) and any(k in word for k in _known_words()))
+
+
+@cache
+def _vocabulary(column: Column) -> frozenset[str]:
+    """All words of a column's phrases."""
+    return frozenset(itertools.chain.from_iterable(map(_phrase, column.all_words)))
 
 
 @cache
@@ -197,16 +229,31 @@ class _Candidate:
 
 def _match(column: Column, header: Header, at: int) -> _Candidate | None:
     """Return how a header names a column, None where it does not."""
+    candidate = _match_words(column, header)
+    return None if candidate is None else replace(candidate, at=at)
+
+
+# Many rows are tried as headers, by several delimiters and encodings.
+@lru_cache(2**16)
+def _match_words(column: Column, header: Header) -> _Candidate | None:
+    """Return how the words of a header name a column, at index 0."""
     words = header.words
-    names_a_unit = len(words) > 1 and has_any(words[-1:], known.UNIT_WORDS)
+    has_unit = bool(header.length_unit or header.weight_unit)
+    names_a_unit = len(words) > 1 and not has_unit and has_any(words[-1:], known.UNIT_WORDS)
     if not words or (names_a_unit and column.kind != "unit"):
         return None
+    # Most words of a file are in no phrase at all.
+    if _vocabulary(column).isdisjoint(words) and not any(map(is_ideographic, words)):
+        return None
     if has_any(words, column.never) or _is_measured_otherwise(column, header):
+        return None
+    # "Height x Width x Length" is none of them.
+    if column.kind == "length" and len(set(_sides_in_words(words))) > 2:
         return None
     for rank, word in enumerate(column.all_words):
         phrase = _phrase(word)
         if words == phrase:
-            return _Candidate(at, True, rank, ())
+            return _Candidate(0, True, rank, ())
     for rank, word in enumerate(column.all_words):
         phrase = _phrase(word)
         is_letter = len(word) == 1 and not is_ideographic(word)
@@ -216,7 +263,7 @@ def _match(column: Column, header: Header, at: int) -> _Candidate | None:
         # A single letter is a side behind words for a packing alone: "Box L".
         if is_letter and not all(_is_packing(each) for each in rest):
             continue
-        return _Candidate(at, False, rank, tuple(each for each in rest if each not in _FILLERS))
+        return _Candidate(0, False, rank, tuple(each for each in rest if each not in _FILLERS))
     return None
 
 
@@ -231,7 +278,7 @@ def _is_measured_otherwise(column: Column, header: Header) -> bool:
         return header.weight_unit in _PLAIN_UNITS and not header.length_unit
     if column.kind not in ("text", "count"):
         return False
-    in_brackets = set(tokens(" ".join(_BRACKETS.findall(plain_text(header.text)))))
+    in_brackets = set(tokens(" ".join(_BRACKETS.findall(plain_text(header.text[:_MOST_LETTERS])))))
     is_length = header.length_unit in _PLAIN_UNITS or not in_brackets.isdisjoint(LENGTH_BY_WORD)
     is_weight = header.weight_unit in _PLAIN_UNITS or not in_brackets.isdisjoint(WEIGHT_BY_WORD)
     return is_length or is_weight
@@ -260,11 +307,12 @@ def _rest(words: list[str], phrase: list[str]) -> list[str] | None:
 def _packing_words() -> set[str]:
     dimensions = next(column for column in COLUMNS if column.name == "dimensions")
     packings = f"{known.OUTER_WORDS}, {known.INNER_WORDS}, {', '.join(dimensions.words.values())}, mass, masse"
+    packings += f", {known.GROSS_WORDS}, {known.NET_WORDS}"
     return {fold(word) for word in split_phrases(packings)}
 
 
 def _is_packing(word: str) -> bool:
-    return word in _packing_words()
+    return word.isdigit() or word in _packing_words()
 
 
 def find_columns(header: Cells, rows: Sequence[Cells], given: Mapping[str, int]) -> FoundColumns:
@@ -324,6 +372,10 @@ def _is_amount(cell: object) -> bool:
     return amount_of(cell, NumberStyle()) is not None
 
 
+def _is_three_sides(cell: object) -> bool:
+    return isinstance(cell, str) and len(split_sides(cell)) == 3
+
+
 def _is_flag(cell: object) -> bool:
     return flag_of(cell) is not None
 
@@ -337,7 +389,9 @@ def _candidates(column: Column, headers: Sequence[Header], sample: _Sample, take
             continue
         if column.kind in ("length", "mass", "count") and sample.share(at, _is_amount) < 0.5:
             continue
-        if column.name == "quantity" and header.words == ["n"] and _counts_rows(sample, at):
+        if column.kind == "length" and sample.column(at) and sample.share(at, _is_three_sides) > 0.5:
+            continue
+        if column.name == "quantity" and not _NUMBERS.isdisjoint(header.words) and _counts_rows(sample, at):
             continue
         if column.kind == "flag" and sample.share(at, _is_flag) < 0.5:
             continue
@@ -399,7 +453,8 @@ def _counts_of_boxes(headers: Sequence[Header], sample: _Sample, taken: set[int]
         words = header.words
         if at in taken or not has_any(words, known.BOX_WORDS) or has_any(words, never):
             continue
-        if _counts_boxes(words) and sample.share(at, _is_amount) >= 0.5:
+        is_numbered = not _NUMBERS.isdisjoint(words) and len(sample.column(at)) > 1 and _counts_rows(sample, at)
+        if not is_numbered and _counts_boxes(words) and sample.share(at, _is_amount) >= 0.5:
             found.append(_Candidate(at, True, _OF_BOXES, ()))
     return found
 
@@ -451,7 +506,8 @@ def _take_best(
     ranked = sorted(candidates, key=lambda each: (_preference(column, each, headers), each.rank, each.at))
     best = ranked[0]
     if column.name == "quantity":
-        by_numbers = _number_of_full_boxes(ranked, sample, found)
+        named = [at for at, header in enumerate(headers) if at not in found.taken() and _names_boxes(header)]
+        by_numbers = _number_of_full_boxes(ranked, named, sample, found)
         best = by_numbers or best
         found.counts_boxes = by_numbers is not None or best.rank < 0
         found.numbers_boxes = best.rank == _OF_NUMBERS
@@ -470,7 +526,8 @@ def _take_best(
         found.doubts.append(f'"{headers[best.at].text}" may be the weight of what is in a box: say --column weight="…"')
     for other in ranked[1:]:
         same = _preference(column, other, headers) == _preference(column, best, headers)
-        if same and sample.column(other.at) != sample.column(best.at):
+        is_converted = column.kind == "mass" and _is_converted(best, other, headers, sample)
+        if same and not is_converted and sample.column(other.at) != sample.column(best.at):
             found.doubts.append(
                 f'the {column.name} may be "{headers[best.at].text}", which is read, or "{headers[other.at].text}":'
                 f' say --column {column.name}="…"'
@@ -478,7 +535,25 @@ def _take_best(
             return
 
 
-def _number_of_full_boxes(candidates: Sequence[_Candidate], sample: _Sample, found: FoundColumns) -> _Candidate | None:
+def _is_converted(best: _Candidate, other: _Candidate, headers: Sequence[Header], sample: _Sample) -> bool:
+    """Whether two columns hold the same weights in two units."""
+    unit = headers[best.at].weight_unit
+    other_unit = headers[other.at].weight_unit
+    values = _numbers(sample, best.at)
+    others = _numbers(sample, other.at)
+    if not unit or not other_unit or unit == other_unit or not values or len(values) != len(others):
+        return False
+    pairs = zip(values, others, strict=True)
+    return all(math.isclose(a * WEIGHTS[unit], b * WEIGHTS[other_unit], rel_tol=0.02) for a, b in pairs)
+
+
+def _names_boxes(header: Header) -> bool:
+    return has_any(header.words, known.BOX_WORDS) or has_any(header.words, known.OUTER_WORDS)
+
+
+def _number_of_full_boxes(
+    candidates: Sequence[_Candidate], others: Sequence[int], sample: _Sample, found: FoundColumns
+) -> _Candidate | None:
     """Return the quantity that, times what a box holds, is another quantity.
 
     It counts boxes, whatever its words are. None where the numbers do not show it.
@@ -488,7 +563,9 @@ def _number_of_full_boxes(candidates: Sequence[_Candidate], sample: _Sample, fou
     holds = _numbers(sample, found.at["per_box"])
     if not holds or set(holds) <= {1.0}:
         return None
-    for boxes in candidates:
+    known_at = {each.at for each in candidates}
+    named = [_Candidate(at, True, _OF_BOXES, ()) for at in others if at not in known_at]
+    for boxes in [*candidates, *named]:
         counts = _numbers(sample, boxes.at)
         pieces = [count * each for count, each in zip(counts, holds, strict=False)]
         for other in candidates:
@@ -523,7 +600,8 @@ def _preference(column: Column, candidate: _Candidate, headers: Sequence[Header]
     if column.kind == "mass":
         inner = has_any(words, known.INNER_WORDS)
         outer = has_any(words, known.OUTER_WORDS)
-        net = has_any(words, known.NET_WORDS) and not has_any(words, known.GROSS_WORDS)
+        is_net = has_any(words, known.NET_WORDS) or has_any(words, known.WITHOUT_WORDS)
+        net = is_net and not has_any(words, known.GROSS_WORDS)
         gross = has_any(words, known.GROSS_WORDS)
         total = has_any(words, known.TOTAL_WORDS)
         return inner and not outer, net, not gross, not outer, total
@@ -553,16 +631,56 @@ def _find_sides(headers: Sequence[Header], sample: _Sample, found: FoundColumns)
     for rest, sides in groups.items():
         chosen = _three_sides(sides, headers, found.at)
         if chosen is not None:
-            whole.append((_packing_rank(rest), min(chosen.values()), chosen))
+            whole.append(_Sides(_packing_rank(rest), bool(rest), min(chosen.values()), chosen))
     dimensions = _dimensions(headers, sample, found)
-    best = min(whole, key=lambda each: each[:2], default=None)
-    if dimensions and (best is None or _packing_rank(dimensions[0].rest) < best[0]):
+    whole.sort(key=lambda each: (each.rank, each.has_other_words, each.first))
+    if dimensions and (not whole or _packing_rank(dimensions[0].rest) < whole[0].rank):
         found.at["dimensions"] = dimensions[0].at
         found.in_order = order_of_sides(headers[dimensions[0].at].text)
-    elif best is not None:
-        found.at |= best[2]
+    elif whole:
+        found.at |= whole[0].at
+        _doubt_other_sides(whole, headers, sample, found)
     else:
         _take_sides_of_any_group(groups, headers, found)
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """Columns of three sides of one thing.
+
+    Attributes:
+        rank: Of the thing, see `_packing_rank`.
+        has_other_words: Whether its headers have more words than those for the sides.
+        first: Index of the first column.
+        at: Index of each side.
+    """
+
+    rank: int
+    has_other_words: bool
+    first: int
+    at: dict[str, int]
+
+
+def _doubt_other_sides(
+    sides: Sequence[_Sides], headers: Sequence[Header], sample: _Sample, found: FoundColumns
+) -> None:
+    """Say where the sides of another thing may be meant.
+
+    "Box 1 length" stands beside "Box 2 length".
+    """
+    best = sides[0]
+    unit = headers[best.at["length"]].length_unit
+    for other in sides[1:]:
+        at = other.at["length"]
+        is_alike = other.rank == best.rank and other.has_other_words == best.has_other_words
+        is_converted = headers[at].length_unit != unit
+        differs = any(sample.column(other.at[side]) != sample.column(best.at[side]) for side in SIDES)
+        if is_alike and differs and not is_converted:
+            found.doubts.append(
+                f'the sides may be "{headers[best.at["length"]].text}", …, which are read, or "{headers[at].text}", …:'
+                " say --column length=…, width=…, height=…"
+            )
+            return
 
 
 def _packing_rank(rest: tuple[str, ...]) -> int:
@@ -573,7 +691,9 @@ def _packing_rank(rest: tuple[str, ...]) -> int:
     words = list(rest)
     if has_any(words, known.MOST_WORDS):
         return 3
-    if has_any(words, known.OUTER_WORDS):
+    if has_any(words, known.NET_WORDS) or has_any(words, known.WITHOUT_WORDS):
+        return 2
+    if has_any(words, known.OUTER_WORDS) or has_any(words, known.GROSS_WORDS):
         return 0
     return 2 if has_any(words, known.INNER_WORDS) else 1
 
@@ -732,15 +852,36 @@ def order_of_sides(header: str) -> tuple[str, str, str]:
     """
     text = fold(plain_text(header))
     match = _ORDER_OF_SIDES.search(text)
-    if match is None:
+    names = _sides_in_words(tokens(header))
+    if match is not None:
+        names = _sides_of_letters("".join((match["a"], match["b"], match["c"])))
+    if len(names) != 3:
         return SIDES
-    letters = [match["a"], match["b"], match["c"]]
-    names = [_SIDE_LETTERS[letter] for letter in letters]
-    # L x l x h: the second one is the width.
-    if letters[:2] == ["l", "l"]:
-        names[1] = "width"
     first, second, third = _without_depth(names)
     return (first, second, third) if {first, second, third} == set(SIDES) else SIDES
+
+
+def _sides_of_letters(letters: str) -> list[str]:
+    """Return the sides that three initials stand for, in a language that has all."""
+    # L x l x h: the second one is the width.
+    if letters == "llh":
+        return ["length", "width", "height"]
+    for by_letter in _INITIALS_OF_SIDES:
+        if set(letters) == set(by_letter):
+            return [by_letter[letter] for letter in letters]
+    return [_SIDE_LETTERS.get(letter, "") for letter in letters]
+
+
+def _sides_in_words(words: Sequence[str]) -> list[str]:
+    """Return the sides whose words stand in a header, in their order."""
+    found = []
+    for word in words:
+        for column in COLUMNS:
+            is_word = len(word) > 1 or is_ideographic(word)
+            if column.kind == "length" and is_word and [word] in map(_phrase, column.all_words):
+                found.append(column.name)
+                break
+    return found
 
 
 def _without_depth(names: Sequence[str]) -> list[str]:
@@ -775,6 +916,20 @@ def _find_units(column: Column, headers: Sequence[Header], sample: _Sample, foun
             if (is_called_so and share >= 0.5) or plain:
                 found.at[name] = at
                 break
+        else:
+            _doubt_other_unit(at, headers, sample, found)
+
+
+def _doubt_other_unit(at: int, headers: Sequence[Header], sample: _Sample, found: FoundColumns) -> None:
+    """Say where a second column has other units of length than the one that is read."""
+    if "unit" not in found.at:
+        return
+    units = {unit_of_word(text_of(cell), LENGTH_BY_WORD) for cell in sample.column(at)}
+    read = {unit_of_word(text_of(cell), LENGTH_BY_WORD) for cell in sample.column(found.at["unit"])}
+    if "" not in units and units != read:
+        found.doubts.append(
+            f'"{headers[at].text}" has other units than "{headers[found.at["unit"]].text}", which is read for all sides'
+        )
 
 
 def _rotations(headers: Sequence[Header]) -> list[int]:
@@ -811,6 +966,8 @@ def small_whole_numbers(headers: Sequence[Header], sample_rows: Sequence[Cells],
     found = []
     for at, header in enumerate(headers):
         if at in taken or header.length_unit in _PLAIN_UNITS or header.weight_unit in _PLAIN_UNITS:
+            continue
+        if has_any(header.words, known.CLASS_WORDS):
             continue
         cells = sample.column(at)
         amounts = [amount_of(cell, NumberStyle()) for cell in cells]

@@ -6,14 +6,20 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeGuard
 
+from torchrl_gpu.lists.headers import has_any
 from torchrl_gpu.lists.sheets import Sheet
+from torchrl_gpu.lists.spreadsheets import MOST_COLUMNS
+from torchrl_gpu.lists.words import tokens
 
 # No list of boxes is nested deeper, and the stack holds far more.
 _MOST_DEPTH = 8
 _ITEM_KEYS = ("items", "item_sequence", "boxes", "packages", "parcels", "cartons", "records", "rows", "data", "lines")
 # Keys of an order that an item may have as well: they are the order's only where the item has none.
+_AMOUNTS = "weight, length, width, height, depth, quantity, qty, count, total, gewicht, poids, peso, volume"
 # Keys of headers and of rows, where they stand beside each other.
 _HEADER_KEYS = ("columns", "header", "headers", "fields")
+_VALUE_KEYS = ("value", "amount", "magnitude")
+_UNIT_KEYS = ("unit", "units", "uom")
 _ROW_KEYS = ("data", "rows", "values", "records")
 _NAMES = ("id", "name", "number", "no")
 Record = dict[str, object]
@@ -35,6 +41,8 @@ def json_sheet(text: str) -> Sheet:
     keys: dict[str, None] = {}
     for record in records:
         keys.update(dict.fromkeys(record))
+    if len(keys) > MOST_COLUMNS:
+        raise ValueError(f"{len(keys):,} keys of boxes, more than {MOST_COLUMNS:,}")
     header = list(keys)
     cells = [_cells(record, header) for record in records]
     # Boxes in JSON have no lines: they are counted from 1, and the header stands before them.
@@ -128,13 +136,22 @@ def _is_list_of_records(value: object) -> bool:
 def _values_of_order(value: Mapping[str, object]) -> Record:
     """Plain values of an order.
 
-    Its "id" becomes "order id".
+    Its "id" becomes "order id", and its "weight" is not that of a box.
     """
     values: Record = {}
     for key, each in value.items():
         if each is None or isinstance(each, (str, int, float)):
-            values[f"order {key}" if key in _NAMES else key] = each
+            values[f"order {key}" if key in _NAMES or _is_of_boxes(key) else key] = each
     return values
+
+
+def _is_of_boxes(key: str) -> bool:
+    """Whether a key is a side, a weight or a number.
+
+    That of an order is not that of its boxes.
+    """
+    words = tokens(key)
+    return words[-1:] != ["unit"] and has_any(words, _AMOUNTS)
 
 
 def _holds_orders(value: Mapping[str, object]) -> bool:
@@ -155,6 +172,16 @@ def _holds_boxes(value: Mapping[str, object]) -> bool:
     return describes_a_box.isdisjoint(str(key).casefold() for key in value)
 
 
+def _amount(value: object) -> str:
+    """Join {"value": 40, "unit": "cm"} to "40 cm", "" for other values."""
+    if not isinstance(value, Mapping) or len(value) != 2:
+        return ""
+    numbers = [value[key] for key in _VALUE_KEYS if key in value]
+    units = [value[key] for key in _UNIT_KEYS if key in value]
+    is_amount = bool(numbers and units) and isinstance(numbers[0], (int, float, str)) and isinstance(units[0], str)
+    return f"{numbers[0]} {units[0]}" if is_amount else ""
+
+
 def _flatten(value: Mapping[str, object], before: str = "", depth: int = 0) -> Record:
     """Join the keys of nested objects.
 
@@ -163,7 +190,10 @@ def _flatten(value: Mapping[str, object], before: str = "", depth: int = 0) -> R
     record: Record = {}
     for key, each in value.items():
         joined = f"{before} {key}".strip()
-        if isinstance(each, Mapping) and depth < _MOST_DEPTH:
+        amount = _amount(each)
+        if amount:
+            record[joined] = amount
+        elif isinstance(each, Mapping) and depth < _MOST_DEPTH:
             record |= _flatten(each, joined, depth + 1)
         elif isinstance(each, list):
             # [400, 300, 200] are the sides of a box.

@@ -48,6 +48,8 @@ MOST_BOXES = 2**24
 _HEADER_ROWS = 100
 # Rows that show what the numbers of a list are.
 _SAMPLE = 1000
+# Letters of a cell in an error.
+_MOST_SHOWN = 60
 # What a quantity counts.
 COUNTS = ("boxes", "pieces")
 # Of what a weight is: one box, or all boxes of its row.
@@ -57,7 +59,7 @@ _TITLE_WORDS = (
     (
         (*SIDES, "dimensions"),
         "dimensions, dims, sizes, measures, lengths, maße, abmessungen, mesures, medidas, misure, afmetingen, wymiary,"
-        " rozměry, размеры, 寸法, 尺寸",
+        " rozměry, размеры, 寸法, 尺寸, unit, units, einheit, einheiten, unité, unités, unidad, unidades, 単位, 单位",
         LENGTH_BY_WORD,
     ),
     (("weight", "max_load"), "weights, weight, gewichte, gewicht, poids, peso, pesos, waga, вес, 重量", WEIGHT_BY_WORD),
@@ -259,13 +261,17 @@ class _Reader:
         """
         return [row[at] for row in self.table.rows if at < len(row)]
 
+    def _distinct_texts(self, at: int) -> list[str]:
+        """Texts of a column, each once: the same few numbers fill most of a list."""
+        return list(dict.fromkeys(cell for cell in self._column(at) if isinstance(cell, str)))
+
     def _texts(self, columns: Sequence[int]) -> Iterator[str]:
         """Texts of the numbers of some columns, and of the sides that share a cell."""
         for at in columns:
-            for cell in self._column(at):
+            for cell in self._distinct_texts(at):
                 yield number_text(cell)
         if "dimensions" in self.at:
-            for cell in self._column(self.at["dimensions"]):
+            for cell in self._distinct_texts(self.at["dimensions"]):
                 for _, part in split_sides(cell):
                     yield number_text(part)
 
@@ -493,6 +499,8 @@ class _Reader:
         found = cross_checks.doubts_of_counting(table)
         found += cross_checks.doubts_of_merged_cells(table, self.sheet.merged)
         found += cross_checks.doubts_of_overlapping_numbers(table)
+        found += cross_checks.doubts_of_contents(table)
+        found += cross_checks.doubts_of_cancelled_rows(table)
         volumes = cross_checks.check_volumes(table, self.read_rows, self.style)
         if volumes.doubt:
             found.append(volumes.doubt)
@@ -517,9 +525,12 @@ class _Reader:
         column = next(each for each in COLUMNS if each.name == "weight")
         for at, text in enumerate(self.table.header):
             header = parse_header(text)
-            is_weight = header.weight_unit in ("kg", "lb", "oz") and not has_any(header.words, column.never)
+            is_letter = header.words == ["w"] and any(map(_is_number, self._column(at)))
+            names_unit = any(len(word) > 1 and word in WEIGHT_BY_WORD for word in tokens(text))
+            has_unit = names_unit and not has_any(header.words, column.never)
+            is_weight = has_unit or is_letter
             if is_weight and at not in self.table.columns.taken() and any(self._column(at)):
-                return [f'no column is read as the weight; "{text}" has its unit: say --column weight="{text}"']
+                return [f'no column is read as the weight; "{text}" may be it: say --column weight="{text}"']
         return []
 
     def _text(self, cells: Cells, name: str) -> str:
@@ -608,11 +619,11 @@ class _Reader:
         cell = self._cell(cells, "dimensions")
         parts = split_sides(cell)
         if not parts:
-            raise _RowError(f'dimensions: "{text_of(cell)}" is not three numbers such as 400x300x200')
+            raise _RowError(f'dimensions: "{_shown(cell)}" is not three numbers such as 400x300x200')
         names = self.table.columns.in_order
         by_name = {name or names[i]: text for i, (name, text) in enumerate(parts)}
         if set(by_name) != set(SIDES):
-            raise _RowError(f'dimensions: "{text_of(cell)}" does not say length, width and height')
+            raise _RowError(f'dimensions: "{_shown(cell)}" does not say length, width and height')
         return [(side, by_name[side]) for side in SIDES]
 
     def _side(self, name: str, cell: object, row_unit: str) -> tuple[float, str]:
@@ -620,7 +631,7 @@ class _Reader:
         if amount is None:
             raise _RowError(f"{name} must be a positive number, not {_quoted(cell)}")
         if not 0 < amount.value < math.inf:
-            raise _RowError(f"{name} must be a positive number, not {text_of(cell)}")
+            raise _RowError(f"{name} must be a positive number, not {_shown(cell)}")
         column = "dimensions" if "dimensions" in self.at else name
         unit = self.units_of_columns.get(column, "")
         if unit and row_unit and unit != row_unit:
@@ -629,7 +640,7 @@ class _Reader:
         if amount.word:
             unit = unit_of_word(amount.word, LENGTH_BY_WORD)
             if not unit:
-                raise _RowError(f'{name}: "{amount.word}" in "{text_of(cell)}" is no unit of length')
+                raise _RowError(f'{name}: "{amount.word}" in "{_shown(cell)}" is no unit of length')
         return amount.value, unit
 
     # -- other columns -----------------------------------------------------------------------------------------------
@@ -649,13 +660,13 @@ class _Reader:
         if amount is None:
             raise _RowError(f"quantity must be a whole number, not {_quoted(cell)}")
         if amount.word and amount.word not in _COUNT_WORDS:
-            raise _RowError(f'quantity: "{amount.word}" in "{text_of(cell)}" is no word for boxes')
+            raise _RowError(f'quantity: "{amount.word}" in "{_shown(cell)}" is no word for boxes')
         value = amount.value
         if self.pieces:
             holds = amount_of(self._cell(cells, "per_box"), self.style)
             value = math.ceil(value / holds.value) if holds is not None and holds.value > 0 else value
         if not 0 <= value < math.inf or value % 1:
-            raise _RowError(f"quantity must be a whole number, not {text_of(cell)}")
+            raise _RowError(f"quantity must be a whole number, not {_shown(cell)}")
         return int(value)
 
     def _value(self, column: Column, cells: Cells, number: int) -> float | str:
@@ -668,7 +679,7 @@ class _Reader:
         if column.kind == "flag":
             flag = flag_of(cell)
             if flag is None:
-                raise _RowError(f"{column.name} must be yes or no, not {text_of(cell)}")
+                raise _RowError(f"{column.name} must be yes or no, not {_shown(cell)}")
             return float(flag)
         amount = amount_of(cell, self.style)
         if amount is None:
@@ -679,7 +690,7 @@ class _Reader:
         too_small = value <= 0 if column.positive else value < 0
         if too_small or math.isinf(value):
             wanted = "a positive number" if column.positive else "at least 0"
-            raise _RowError(f"{column.name} must be {wanted}, or nothing, not {text_of(cell)}")
+            raise _RowError(f"{column.name} must be {wanted}, or nothing, not {_shown(cell)}")
         if column.name in self.table.columns.is_total and number:
             self.notes_of[column.name] = "of all boxes of a row: divided by the quantity"
             value /= number
@@ -838,6 +849,10 @@ class _RowError(ValueError):
     """Why a row gives no box."""
 
 
+def _is_number(cell: object) -> bool:
+    return number_of(cell) is not None
+
+
 def _reads_two_ways(text: str) -> bool:
     for number in [text, *(part for _, part in split_sides(text))]:
         evidence = evidence_of(number_text(number))
@@ -846,8 +861,14 @@ def _reads_two_ways(text: str) -> bool:
     return False
 
 
-def _quoted(cell: object) -> str:
+def _shown(cell: object) -> str:
+    """Return the beginning of a cell, as errors show it."""
     text = text_of(cell)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+
+
+def _quoted(cell: object) -> str:
+    text = _shown(cell)
     return f'"{text}"' if text else "an empty cell"
 
 

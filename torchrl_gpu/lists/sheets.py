@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from torchrl_gpu.lists.columns import SIDES
 from torchrl_gpu.lists.headers import Cells, FoundColumns, find_columns, parse_header, split_sides
@@ -270,11 +271,16 @@ def _is_called_total(row: Cells) -> bool:
 
     "Grand total" is, but not "Total Cleaner".
     """
-    for cell in row:
-        words = tokens(cell[:_MOST_LETTERS]) if isinstance(cell, str) else []
-        if words and all(word in _TOTAL_WORDS for word in words):
-            return True
-    return False
+    return any(isinstance(cell, str) and _is_total_word(cell) for cell in row)
+
+
+# The same few articles fill most of a list.
+@lru_cache(2**16)
+def _is_total_word(cell: str) -> bool:
+    if len(cell) > _MOST_LETTERS or not any(map(str.isalpha, cell)):
+        return False
+    words = tokens(cell)
+    return bool(words) and all(word in _TOTAL_WORDS for word in words)
 
 
 def _has_numbers(row: Cells, columns: Sequence[int]) -> bool:

@@ -41,6 +41,8 @@ def _by_word(words: Mapping[str, str]) -> dict[str, str]:
 
 LENGTH_BY_WORD = _by_word(_LENGTH_WORDS)
 WEIGHT_BY_WORD = _by_word(_WEIGHT_WORDS)
+# Letters of the longest word.
+_MOST_LETTERS = max(map(len, (*LENGTH_BY_WORD, *WEIGHT_BY_WORD)))
 # One-letter units that may also be an initial: "t" and "g" count behind another word alone.
 _INITIALS = ("m", "g", "t", "in")
 
@@ -68,4 +70,8 @@ def unit_in(header: Collection[str], by_word: Mapping[str, str]) -> str:
 
 def unit_of_word(word: str, by_word: Mapping[str, str]) -> str:
     """Return the unit that a word is the name of, "" for none."""
-    return by_word.get(fold(word.strip().rstrip(".")), "")
+    word = word.strip().rstrip(".")
+    # Most cells are numbers or long texts, and a list has millions of them.
+    if not word or len(word) > _MOST_LETTERS or word[0].isdigit():
+        return ""
+    return by_word.get(fold(word), "")
