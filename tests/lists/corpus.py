@@ -600,17 +600,15 @@ add(
     [USUAL] * 3,
     orders=["4711", "4712"],
 )
+_MERGED_ORDERS = [
+    ["order", "sku", "L mm", "W mm", "H mm", "qty", "weight kg"],
+    ["4711", "A", 400, 300, 200, 2, 5],
+    [None, "B", 400, 300, 200, 2, 5],
+    ["4712", "C", 400, 300, 200, 2, 5],
+]
 add(
     "merged orders",
-    excel(
-        [
-            ["order", "sku", "L mm", "W mm", "H mm", "qty", "weight kg"],
-            ["4711", "A", 400, 300, 200, 2, 5],
-            [None, "B", 400, 300, 200, 2, 5],
-            ["4712", "C", 400, 300, 200, 2, 5],
-        ],
-        merged=["A2:A3"],
-    ),
+    excel(_MERGED_ORDERS, merged=["A2:A3"]),
     [USUAL] * 3,
     orders=["4711", "4712"],
     suffix=".xlsx",
@@ -1225,6 +1223,32 @@ add(
     suffix=".xlsx",
 )
 
+
+add(
+    "volumes that are rounded",
+    csv("sku,Qty,L cm,W cm,H cm,Vol m3", "A,1,20,15,20,0.01", "B,1,20,15,20,0.01"),
+    [(1, (200, 150, 200), None)] * 2,
+)
+add("volumes of single boxes", csv("sku,Qty,L cm,W cm,H cm,Vol m3", "A,1,20,15,20,0.098"), doubts="Vol m3")
+add("types of cartons", csv("Carton type,sku,L mm,W mm,H mm,Qty", "10-12,A,400,300,200,2"), [NO_WEIGHT])
+add("parcel of parcels", csv("Shipment,Parcel,L mm,W mm,H mm", "S,1/2,400,300,200"), [(1, (400, 300, 200), None)])
+add(
+    "gross and net in one cell", csv("sku,Ctns,L cm,W cm,H cm,G.W./N.W. (kg)", "A,2,40,30,20,5/4"), doubts="two weights"
+)
+add(
+    "pieces of cartons in Chinese",
+    csv("货号,数量(个),外箱长(cm),外箱宽(cm),外箱高(cm)", "A,48,40,30,20"),
+    doubts="数量",
+)
+add("a short order in French", csv("N° cde;Qté;L mm;l mm;H mm", "C1;2;400;300;200"), [NO_WEIGHT], orders=["C1"])
+add("ordered cases", csv("sku,Order Cases,Order Units,Case Pack,L cm,W cm,H cm", "A,2,48,24,40,30,20"), [NO_WEIGHT])
+add("kilograms of a piece", csv("Artikel;Menge;L mm;B mm;H mm;kg/Stk", "A;2;400;300;200;5"), [USUAL])
+add(
+    "quantities in another sheet",
+    excel([["Order", "sku", "Qty"], ["O1", "A", 2]], before=[["sku", "L mm", "W mm", "H mm"], ["A", 400, 300, 200]]),
+    doubts="Boxes.*Qty",
+    suffix=".xlsx",
+)
 
 # -- columns of public programs and templates --------------------------------------------------------------------------
 

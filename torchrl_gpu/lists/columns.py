@@ -191,7 +191,7 @@ BOX_WORDS = (
 # Words of a quantity that counts what is in the boxes, where a list counts both.
 PIECE_WORDS = (
     "pieces, pcs, pce, units, ea, each, eaches, singles, stück, stueck, stk, uvc, unidades, uds, pezzi, pz, "
-    "stuks, szt, ks, шт, バラ, バラ数"
+    "stuks, szt, ks, шт, 个, 個, 只, 支, バラ, バラ数"
 )
 # What a quantity may count and a pallet does not hold one by one.
 OTHER_COUNTS = (
@@ -338,16 +338,20 @@ _ORDER = Column(
     "text",
     {
         "en": (
-            "order, po number, order number, order no, order id, po, po no, sales order, order ref, delivery, "
+            "order, po number, order number, order no, order id, po, po no, sales order, so number, so no, ord no, "
+            "order ref, delivery, "
             "delivery no, shipment, shipment id, consignment, pallet, pallet no"
         ),
-        "de": "auftrag, auftragsnummer, auftragsnr, bestellung, bestellnummer, lieferung, palette",
-        "fr": "commande, numéro de commande, n de commande, no commande, livraison",
+        "de": (
+            "auftrag, auftragsnummer, auftragsnr, auftr nr, bestellung, bestellnummer, best nr, lieferschein, "
+            "lieferung, palette"
+        ),
+        "fr": "commande, numéro de commande, n de commande, no commande, cde, n cde, cmde, livraison, n bl",
         "es": "pedido, número de pedido, n pedido, orden, entrega",
         "it": "ordine, numero ordine, n ordine, consegna",
         "pt": "pedido, número do pedido, encomenda, ordem, entrega",
         "nl": "order, ordernummer, bestelling, levering",
-        "pl": "zamówienie, numer zamówienia, nr zamówienia, dostawa",
+        "pl": "zamówienie, numer zamówienia, nr zamówienia, nr zam, dostawa",
         "cs": "objednávka, číslo objednávky, zakázka, dodávka",
         "ru": "заказ, номер заказа, № заказа, поставка",
         "ja": "注文番号, 受注番号, 注文, 受注, 出荷番号",
@@ -356,7 +360,8 @@ _ORDER = Column(
     never=(
         "date, datum, data, fecha, time, line, position, pos, status, type, value, total, volume, price, qty, "
         "quantity, menge, cantidad, quantità, quantité, weight, länge, length, width, height, breite, höhe, "
-        "ilość, količество, количество, 日, 日期, 数量, gewicht, country, city, address, charge, per"
+        "ilość, količество, количество, 日, 日期, 数量, gewicht, country, city, address, charge, per, "
+        "cases, cartons, ctns, boxes, units, pieces, pcs"
     ),
 )
 _ARTICLE = Column(

@@ -7,6 +7,7 @@ is that of one box or that of a row. What does not go together is a doubt.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -106,24 +107,29 @@ def _litres_of_unit(header: str) -> float:
 def _check_volumes_at(at: int, header: str, litres: float, rows: Sequence[ReadRow], style: NumberStyle) -> VolumeCheck:
     of_boxes = 0
     of_rows = 0
-    wrong: ReadRow | None = None
+    matching = 0
     told = 0
+    wrong: ReadRow | None = None
     for row in rows:
         amount = amount_of(row.cells[at], style) if at < len(row.cells) else None
         if amount is None or amount.word or amount.value <= 0 or math.isnan(row.litres) or not row.number:
             continue
         volume = amount.value * litres
         told += 1
-        is_of_box = _are_close(volume, row.litres, _MOST_DIFFERENCE)
-        is_of_row = _are_close(volume, row.litres * row.number, _MOST_DIFFERENCE)
+        # 0.01 m³ may be anything from 5 to 15 litres.
+        rounding = litres * _rounding(text_of(row.cells[at]))
+        is_of_box = abs(volume - row.litres) <= rounding or _are_close(volume, row.litres, _MOST_DIFFERENCE)
+        of_row = row.litres * row.number
+        is_of_row = abs(volume - of_row) <= rounding or _are_close(volume, of_row, _MOST_DIFFERENCE)
         if row.number > 1:
             of_boxes += is_of_box
             of_rows += is_of_row
-        if not is_of_box and not is_of_row and wrong is None:
+        if is_of_box or is_of_row:
+            matching += 1
+        elif wrong is None:
             wrong = row
-    # A volume of 0.00 m³ is rounded, and one row may be a slip: most rows must differ.
-    matching = sum(1 for row in rows if row.number == 1)
-    if wrong is not None and told and of_boxes + of_rows + matching < told / 2:
+    # One row may be a slip: most rows must differ.
+    if wrong is not None and matching < told / 2:
         doubt = (
             f'line {wrong.line}: "{header}" is {text_of(wrong.cells[at])}, and the sides of a box give'
             f" {wrong.litres / litres:.3g}: are the sides of this box, and is their unit right?"
@@ -131,6 +137,12 @@ def _check_volumes_at(at: int, header: str, litres: float, rows: Sequence[ReadRo
         return VolumeCheck(doubt, header=header)
     is_total = of_rows > of_boxes and not has_any(tokens(header), ONE_WORDS)
     return VolumeCheck(is_of_rows=is_total, header=header)
+
+
+def _rounding(text: str) -> float:
+    """Half of the last decimal of a number."""
+    decimals = re.search(r"[.,](\d+)$", text)
+    return 0.5 * 10.0 ** -len(decimals[1]) if decimals else 0.5
 
 
 def _are_close(a: float, b: float, difference: float) -> bool:

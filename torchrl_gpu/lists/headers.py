@@ -79,7 +79,7 @@ _ORDER_OF_SIDES = re.compile(
 _COUNTING = (
     *("number", "no", "nr", "#", "qty", "quantity", "anzahl", "count", "total", "nombre", "numero", "n", "nbre", "nb"),
     *("qte", "quantite", "cantidad", "cant", "quantita", "qta", "quantidade", "qtd", "qtde", "aantal", "ilosc"),
-    *("liczba", "pocet", "mnozstvi", "количество", "кол", "во", "ordered", "shipped", "picked"),
+    *("order", "liczba", "pocet", "mnozstvi", "количество", "кол", "во", "ordered", "shipped", "picked"),
 )
 # Units that are no other word, either.
 _PLAIN_UNITS = ("mm", "cm", "dm", "ft", "kg", "lb", "oz")
@@ -161,9 +161,11 @@ def parse_header(text: str) -> Header:
 
 
 def _units_in_brackets(text: str) -> set[str]:
-    """Units of length that a header names in brackets."""
+    """Units of length, or of mass, that a header names in brackets."""
     words = tokens(" ".join(_BRACKETS.findall(plain_text(text[:_MOST_LETTERS]))))
-    return {LENGTH_BY_WORD[word] for word in words if word in LENGTH_BY_WORD and len(word) > 1}
+    lengths = {LENGTH_BY_WORD[word] for word in words if word in LENGTH_BY_WORD and len(word) > 1}
+    weights = {WEIGHT_BY_WORD[word] for word in words if word in WEIGHT_BY_WORD and len(word) > 1}
+    return max(lengths, weights, key=len)
 
 
 def _is_unit(word: str, words: Sequence[str]) -> bool:
@@ -411,13 +413,23 @@ def _numbered_boxes(headers: Sequence[Header], sample: _Sample, found: FoundColu
     """Numbers of boxes that say how many there are: "C/NO." with cells such as 3-5."""
     candidates = []
     for at, header in enumerate(headers):
-        words = ["carton" if word == "c" else word for word in header.words]
-        if at in found.taken() or not (has_any(words, known.BOX_WORDS) or has_any(words, known.OUTER_WORDS)):
+        if at in found.taken() or not _numbers_boxes(header):
             continue
         ranges = [number_range(cell) for cell in sample.column(at)]
         if ranges and None not in ranges and any(first != last for first, last in filter(None, ranges)):
             candidates.append(_Candidate(at, True, _OF_NUMBERS, ()))
     return candidates
+
+
+def _numbers_boxes(header: Header) -> bool:
+    """Whether a header is the number of a box, and nothing else.
+
+    "Carton" and "C/NO." are, but not "Carton type".
+    """
+    words = ["carton" if word == "c" else word for word in header.words]
+    boxes = [word for word in words if has_any([word], known.BOX_WORDS) or has_any([word], known.OUTER_WORDS)]
+    others = [word for word in words if word not in boxes and word not in _NUMBERING]
+    return bool(boxes) and not others
 
 
 def number_range(cell: object) -> tuple[int, int] | None:
@@ -495,8 +507,9 @@ def _named_by_unit(headers: Sequence[Header], taken: set[int]) -> list[_Candidat
 
 def _says_of_what(word: str) -> bool:
     """Whether a word says of what a weight is: "Box kg", "kg per carton", "total kg"."""
-    about = (known.BOX_WORDS, known.OUTER_WORDS, known.ONE_WORDS, known.TOTAL_WORDS, known.GROSS_WORDS)
-    return any(has_any([word], words) for words in about)
+    of_what = (known.BOX_WORDS, known.PIECE_WORDS, known.OUTER_WORDS)
+    of_how_many = (known.ONE_WORDS, known.TOTAL_WORDS, known.GROSS_WORDS)
+    return any(has_any([word], words) for words in (*of_what, *of_how_many))
 
 
 def _take_best(
@@ -518,6 +531,9 @@ def _take_best(
         found.is_total.add(column.name)
     if column.kind not in ("mass", "count"):
         return
+    words = headers[best.at].words
+    if column.kind == "mass" and has_any(words, known.GROSS_WORDS) and has_any(words, known.NET_WORDS):
+        found.doubts.append(f'"{headers[best.at].text}" names two weights: say --column weight="…"')
     if (
         column.name == "weight"
         and _is_of_what_is_inside(headers[best.at].words)
@@ -971,7 +987,8 @@ def small_whole_numbers(headers: Sequence[Header], sample_rows: Sequence[Cells],
             continue
         cells = sample.column(at)
         amounts = [amount_of(cell, NumberStyle()) for cell in cells]
-        values = [amount.value for amount in amounts if amount is not None]
+        # 10-12 is no amount with a word behind it.
+        values = [each.value for each in amounts if each is not None and (not each.word or each.word[0].isalpha())]
         if len(values) < max(1, len(cells)) or not all(1 <= value <= 1000 and value % 1 == 0 for value in values):
             continue
         is_numbering = has_any(header.words, known.ROW_NUMBER_WORDS) and _increases(values)

@@ -37,7 +37,7 @@ from torchrl_gpu.lists.numbers import (
     number_text,
     text_of,
 )
-from torchrl_gpu.lists.sheets import Sheet, Table, find_table, unread_units, why_no_table
+from torchrl_gpu.lists.sheets import Sheet, Table, find_table, header_of_quantity, unread_units, why_no_table
 from torchrl_gpu.lists.spreadsheets import is_inexact
 from torchrl_gpu.lists.units import LENGTH_BY_WORD, LENGTHS, WEIGHT_BY_WORD, WEIGHTS, unit_in, unit_of_word
 from torchrl_gpu.lists.words import contains, fold, split_phrases, tokens
@@ -165,6 +165,13 @@ def _choose_table(sheets: Sequence[Sheet], options: ListOptions, where: str) -> 
     if len(sheets) > 1:
         others = ", ".join(f'"{each.name}"' for each in sheets if each is not sheet)
         sheet.notes.append(f'sheet "{sheet.name}" is read, not {others}')
+    if "quantity" not in table.columns.at and options.sheet is None:
+        for other in sheets:
+            header = "" if other is sheet or not other.is_visible else header_of_quantity(other)
+            if header:
+                sheet.doubts.append(
+                    f'"{sheet.name}" is read without a quantity, and the sheet "{other.name}" has "{header}"'
+                )
     more = ", ".join(f'"{each.name}"' for each, _ in tables[1:] if each.is_visible)
     if more and options.sheet is None:
         sheet.doubts.append(f'boxes are in the sheets {more} too; only "{sheet.name}" is read: say --sheet')

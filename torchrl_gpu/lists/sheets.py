@@ -312,6 +312,17 @@ def _table_without_header(sheet: Sheet, filled: Sequence[int], named: Mapping[st
     return Table(header, 0, columns, sheet.lines[filled[0] :], sheet.rows[filled[0] :])
 
 
+def header_of_quantity(sheet: Sheet) -> str:
+    """Return the header of a quantity in a sheet that has no sides, "" for none."""
+    filled = [i for i, row in enumerate(sheet.rows) if not is_empty(row)][:_MOST_ABOVE]
+    for i in filled:
+        header = [text_of(cell) for cell in sheet.rows[i]]
+        columns = find_columns(header, sheet.rows[i + 1 : i + _MOST_ABOVE], {})
+        if "quantity" in columns.at and "article" in columns.at:
+            return header[columns.at["quantity"]]
+    return ""
+
+
 def why_no_table(sheet: Sheet) -> str:
     """Say what is missing in the row that is most like a header."""
     filled = [row for row in sheet.rows if not is_empty(row)][:_MOST_ABOVE]
