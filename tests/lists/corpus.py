@@ -200,12 +200,12 @@ add(
 )
 add(
     "weight that reads two ways",
-    csv("sku;length cm;width cm;height cm;qty;weight kg", "A;40;30;20;2;5.000"),
+    csv("sku;length cm;width cm;height cm;qty;weight", "A;40;30;20;2;5.000"),
     asks="decimal",
 )
 add(
     "weight that reads two ways, with a word",
-    csv("sku;length cm;width cm;height cm;qty;weight kg", "A;40;30;20;2;5.000"),
+    csv("sku;length cm;width cm;height cm;qty;weight", "A;40;30;20;2;5.000"),
     [USUAL],
     options={"decimal": "."},
 )
@@ -339,9 +339,14 @@ add(
 )
 add(
     "kg and lb side by side",
-    csv("sku,length mm,width mm,height mm,qty,weight lb,weight kg", "A,400,300,200,2,11.02,5"),
+    csv("sku,length mm,width mm,height mm,qty,weight lb,weight kg", "A,400,300,200,2,11.02,7"),
     asks="",
     doubts="weight",
+)
+add(
+    "the same weight in kg and lb",
+    csv("sku,length mm,width mm,height mm,qty,weight kg,weight lb", "A,400,300,200,2,5,11.02"),
+    [USUAL],
 )
 add(
     "a unit of weight that nobody knows",
@@ -595,17 +600,15 @@ add(
     [USUAL] * 3,
     orders=["4711", "4712"],
 )
+_MERGED_ORDERS = [
+    ["order", "sku", "L mm", "W mm", "H mm", "qty", "weight kg"],
+    ["4711", "A", 400, 300, 200, 2, 5],
+    [None, "B", 400, 300, 200, 2, 5],
+    ["4712", "C", 400, 300, 200, 2, 5],
+]
 add(
     "merged orders",
-    excel(
-        [
-            ["order", "sku", "L mm", "W mm", "H mm", "qty", "weight kg"],
-            ["4711", "A", 400, 300, 200, 2, 5],
-            [None, "B", 400, 300, 200, 2, 5],
-            ["4712", "C", 400, 300, 200, 2, 5],
-        ],
-        merged=["A2:A3"],
-    ),
+    excel(_MERGED_ORDERS, merged=["A2:A3"]),
     [USUAL] * 3,
     orders=["4711", "4712"],
     suffix=".xlsx",
@@ -861,7 +864,7 @@ add(
 add("number of cartons", csv("sku,No. of cartons,L mm,W mm,H mm", "A,2,400,300,200"), [NO_WEIGHT])
 add(
     "months and versions say no country",
-    csv("sku;month;version;L cm;W cm;H cm;qty;weight kg", "A;03.2026;1.25;40;30;20;2;5,000"),
+    csv("sku;month;version;L cm;W cm;H cm;qty;weight", "A;03.2026;1.25;40;30;20;2;5,000"),
     asks="decimal",
 )
 add(
@@ -911,3 +914,428 @@ add("pounds and ounces", csv("sku,L in,W in,H in,qty,weight", "A,10,20,30,2,10 l
 add("a negative side", csv("sku,L mm,W mm,H mm,qty", "A,400,-300,200,2"), asks="line 2.*width")
 add("a side of zero", csv("sku,L mm,W mm,H mm,qty", "A,400,0,200,2"), asks="line 2.*width")
 add("a range", csv("sku,L mm,W mm,H mm,qty", "A,400-410,300,200,2"), asks="line 2.*length")
+
+
+# -- what other columns and rows say -----------------------------------------------------------------------------------
+
+add(
+    "a weight that no box of these sides has",
+    csv("sku;length cm;width cm;height cm;qty;weight kg", "A;40;30;20;2;5.000"),
+    [USUAL],
+)
+add(
+    "grams that no box of these sides has",
+    csv("sku,length cm,width cm,height cm,qty,weight g", 'A,40,30,20,2,"5,000"'),
+    [USUAL],
+)
+add("an amount of money says the country", csv("sku;L cm;W cm;H cm;qty;wt;EUR", "A;40;30;20;2;5,000;1.234,56"), [USUAL])
+add(
+    "a total that is the sum of the weights",
+    csv("sku,Ctns,L cm,W cm,H cm,G.W. (kg)", "A,2,40,30,20,10", "B,3,60,40,25,37.5", "TOTAL,5,,,,47.5"),
+    [USUAL, (3, (600, 400, 250), 12.5)],
+)
+add(
+    "a total that is the sum of the boxes",
+    csv("sku,Ctns,L cm,W cm,H cm,G.W. (kg)", "A,2,40,30,20,5", "B,3,60,40,25,12.5", "TOTAL,5,,,,47.5"),
+    [USUAL, (3, (600, 400, 250), 12.5)],
+)
+add(
+    "totals of every order",
+    csv(
+        "order,Ctns,L cm,W cm,H cm,weight kg",
+        "7,2,40,30,20,5",
+        "Total,2,,,,10",
+        "8,2,40,30,20,5",
+        "Total,2,,,,10",
+        "Grand total,4,,,,20",
+    ),
+    [USUAL, USUAL],
+    orders=["7", "8"],
+)
+add(
+    "volumes of all boxes of a row",
+    csv("sku,Pkgs,L cm,W cm,H cm,G.W. (kg),CBM", "A,20,40,30,20,100,0.48"),
+    doubts="G.W.*--weights",
+)
+add(
+    "volumes of all boxes of a row, said",
+    csv("sku,Pkgs,L cm,W cm,H cm,G.W. (kg),CBM", "A,20,40,30,20,100,0.48"),
+    [(20, (400, 300, 200), 5.0)],
+    options={"weights": "row"},
+)
+add(
+    "volumes that the sides do not give",
+    csv("sku,L cm,W cm,H cm,qty,Volume m3,weight kg", "A,40,30,20,2,0.393,5"),
+    doubts="Volume m3.*0.393",
+)
+add(
+    "what a carton holds, by the numbers",
+    csv("货号,件数,每箱数量,总数量,外箱尺寸(CM),毛重(KG),总毛重(KG)", "A,2,24,48,40*30*20,5,10"),
+    [USUAL],
+)
+add(
+    "numbers of cartons",
+    csv("C/NO.,sku,pcs,L cm,W cm,H cm,G.W. kg", "1-2,A,48,40,30,20,5", "3,B,24,40,30,20,5"),
+    [USUAL, (1, (400, 300, 200), 5.0)],
+)
+add(
+    "numbers of cartons that hold two articles",
+    csv("C/NO.,sku,pcs,L cm,W cm,H cm,G.W. kg", "1-2,A,48,40,30,20,5", "1-2,B,24,40,30,20,5"),
+    doubts="1-2",
+)
+add(
+    "cartons that hold two articles, as merged cells",
+    excel(
+        [["Carton", "sku", "L cm", "W cm", "H cm", "Cartons"], ["1-2", "A", 40, 30, 20, 2], [None, "B"]],
+        merged=["A2:A3", "C2:C3", "D2:D3", "E2:E3", "F2:F3"],
+    ),
+    doubts="Cartons.*several rows",
+    suffix=".xlsx",
+)
+add(
+    "a total weight over merged cells",
+    excel(
+        [["sku", "L mm", "W mm", "H mm", "Ctns", "Total kg"], ["A", 400, 300, 200, 2, 25], ["B", 400, 300, 200, 3]],
+        merged=["F2:F3"],
+    ),
+    doubts="Total kg.*several rows",
+    suffix=".xlsx",
+)
+add("a total with sides", csv("sku,L mm,W mm,H mm,qty", "A,400,300,200,2", "Total,400,300,200,2"), doubts="line 3")
+add(
+    "cases and eaches in one column",
+    csv("sku,qty,uom,L mm,W mm,H mm", "A,2,CS,400,300,200", "B,36,EA,600,400,250"),
+    doubts="pieces",
+)
+add("pallets as units", csv("sku,qty,uom,L mm,W mm,H mm", "A,2,PAL,400,300,200"), doubts="PAL|pal")
+add("a quantity of pallets", csv("sku,L mm,W mm,H mm,Qty (pallets)", "A,400,300,200,2"), doubts="pallets")
+add("a quantity in kilograms", csv("sku,L mm,W mm,H mm,Qty (kg)", "A,400,300,200,12.5"), doubts="Qty")
+add("dozens", csv("sku,L mm,W mm,H mm,qty (dozen)", "A,400,300,200,2"), doubts="dozen")
+add(
+    "pieces and sides of cartons",
+    csv("sku,Carton L mm,Carton W mm,Carton H mm,qty", "A,400,300,200,48 pcs"),
+    doubts="qty",
+)
+add("a quantity in words", csv("sku,L mm,W mm,H mm,qty", "A,400,300,200,two"), doubts="two")
+add("cases and eaches", csv("sku,Qty EA,Qty CS,Case L mm,Case W mm,Case H mm", "A,48,2,400,300,200"), [NO_WEIGHT])
+add(
+    "inches without a unit of weight",
+    csv("sku,L (in),W (in),H (in),qty,weight", "A,10,20,30,2,11"),
+    doubts="weight.*kg",
+)
+add("pounds as a sign", csv("sku,L (in),W (in),H (in),qty,Wt (#)", "A,10,20,30,2,11"), asks="#.*weight-unit")
+add(
+    "a weight by its packing",
+    csv("sku,Box L (mm),Box W (mm),Box H (mm),Pallet L (mm),Pallet W (mm),Boxes,Box kg", "A,400,300,200,1200,800,2,5"),
+    [USUAL],
+    orders=["all"],
+)
+add("kilograms that are not read", csv("sku,L mm,W mm,H mm,qty,Cargo (kg)", "A,400,300,200,2,5"), doubts="Cargo")
+add(
+    "no weight in a cell",
+    csv("sku,L mm,W mm,H mm,qty,weight kg", "A,400,300,200,2,5", "B,400,300,200,2,n/a"),
+    [USUAL, NO_WEIGHT],
+)
+add("the same headers twice", csv("sku,L mm,W mm,H mm,sku,L mm,W mm,H mm", "A,400,300,200,B,60,40,25"), doubts="twice")
+add(
+    "the same headers in two groups",
+    csv(",Inner,,,Outer,,,", "sku,L cm,W cm,H cm,L cm,W cm,H cm,Cartons", "A,10,9,8,40,30,20,2"),
+    [NO_WEIGHT],
+)
+add("places beside sides", csv("sku,x,y,z,length mm,width mm,height mm,qty", "A,0,0,0,400,300,200,2"), [NO_WEIGHT])
+add(
+    "latitude and longitude",
+    csv("sku,lat,long,Length mm,Width mm,Height mm", "A,52.1,13.2,400,300,200"),
+    [(1, (400, 300, 200), None)],
+)
+add("length, depth and height", csv("Codice;Colli;L (cm);P (cm);H (cm)", "A;2;40;30;20"), [NO_WEIGHT])
+add(
+    "outer sides in German",
+    csv(
+        "sku;Innenmaß L;Innenmaß B;Innenmaß H;Außenmaß L mm;Außenmaß B mm;Außenmaß H mm;Menge",
+        "A;39;29;19;400;300;200;2",
+    ),
+    [NO_WEIGHT],
+)
+add(
+    "sides below their group in German",
+    csv("Artikel;Abmessungen in mm;;;Menge", ";L;B;H;", "A;400;300;200;2"),
+    [NO_WEIGHT],
+)
+add(
+    "row numbers called N",
+    csv("N;Артикул;Длина мм;Ширина мм;Высота мм;Кол-во", "1;A;400;300;200;2", "2;B;400;300;200;2"),
+    [NO_WEIGHT] * 2,
+)
+
+
+# -- more files --------------------------------------------------------------------------------------------------------
+
+add(
+    "lines that are drawn",
+    csv("|-----|", "|sku |L mm |W mm |H mm |qty |", "|-----|", "|A   |400  |300  |200  |2   |", "|-----|"),
+    [NO_WEIGHT],
+    suffix=".txt",
+)
+add(
+    "a table of Markdown",
+    csv("| sku | L mm | W mm | H mm | qty |", "|---|---|---|---|---|", "| A | 400 | 300 | 200 | 2 |"),
+    [NO_WEIGHT],
+    suffix=".md",
+)
+add(
+    "remarks above the header",
+    csv("# exported", "# by a system", "sku,L mm,W mm,H mm,qty", "A,400,300,200,2"),
+    [NO_WEIGHT],
+)
+add("carets", csv("sku^L mm^W mm^H mm^qty", "A^400^300^200^2"), [NO_WEIGHT])
+add(
+    "the old code page",
+    csv("Artikel;Länge mm;Breite mm;Höhe mm;Stück", "A;400;300;200;2", encoding="cp850"),
+    [NO_WEIGHT],
+)
+add("KOI8", csv("Артикул;Длина мм;Ширина мм;Высота мм;Кол-во", "A;400;300;200;2", encoding="koi8_r"), [NO_WEIGHT])
+add("EUC", csv("商品コード,長さ(mm),幅(mm),高さ(mm),数量", "A,400,300,200,2", encoding="euc_jp"), [NO_WEIGHT])
+add("Big5", csv("料號,箱數,長(公分),寬(公分),高(公分)", "A,2,40,30,20", encoding="big5"), [NO_WEIGHT])
+add(
+    "columns of JSON",
+    json.dumps({"sku": ["A"], "length_mm": [400], "width_mm": [300], "height_mm": [200], "qty": [2]}).encode(),
+    [NO_WEIGHT],
+    suffix=".json",
+)
+add(
+    "rows of JSON",
+    json.dumps([["sku", "length_mm", "width_mm", "height_mm", "qty"], ["A", 400, 300, 200, 2]]).encode(),
+    [NO_WEIGHT],
+    suffix=".json",
+)
+add(
+    "headers beside rows of JSON",
+    json.dumps({"columns": ["length_mm", "width_mm", "height_mm", "qty"], "data": [[400, 300, 200, 2]]}).encode(),
+    [NO_WEIGHT],
+    suffix=".json",
+)
+
+
+# -- more traps --------------------------------------------------------------------------------------------------------
+
+add(
+    "numbered cartons and what is in them",
+    csv("Carton ID,sku,Qty,L cm,W cm,H cm", "C1,A,10,40,30,20", "C2,A,12,40,30,20"),
+    doubts="Carton ID.*Qty",
+)
+add(
+    "pallets' labels and one box each",
+    csv("SSCC;Qty;L mm;W mm;H mm", "00340;1;400;300;200", "00341;1;400;300;200"),
+    [(1, (400, 300, 200), None)] * 2,
+)
+add("two units in one header", csv("sku,L (cm/in),W (cm/in),H (cm/in),qty", "A,40,30,20,2"), asks="cm/in")
+add("weight per unit", csv("sku,qty,L mm,W mm,H mm,Weight/Unit kg", "A,2,400,300,200,5"), [USUAL])
+add("the weight of the order", csv("order,qty,L mm,W mm,H mm,Order weight kg", "7,2,400,300,200,47.5"), [NO_WEIGHT])
+add("a row that is cancelled", csv("sku,qty,status,L mm,W mm,H mm", "A,2,cancelled,400,300,200"), doubts="cancelled")
+add(
+    "numbered packages in French",
+    csv("Réf;N° colis;L cm;l cm;H cm;Poids kg", "A;1;40;30;20;5", "B;2;40;30;20;5"),
+    [(1, (400, 300, 200), 5.0)] * 2,
+)
+for _header, _cell in (
+    ("Maße (Höhe x Breite x Tiefe) mm", "200x300x400"),
+    ("Size (Height x Width x Length) mm", "200x300x400"),
+    ("Wymiary (dł x szer x wys) mm", "400x300x200"),
+    ("Wymiary wys x szer x dł [mm]", "200x300x400"),
+    ("Medidas (alto x ancho x largo) mm", "200x300x400"),
+    ("Rozměry (v x š x h) mm", "200x300x400"),
+    ("Medidas AxLxC (mm)", "200x300x400"),
+    ("Dimensões C x L x A (mm)", "400x300x200"),
+    ("Dim. LxPxH mm", "300x400x200"),
+    ("尺寸(高*宽*长 mm)", "200*300*400"),
+    ("サイズ(奥行×幅×高さ mm)", "400×300×200"),
+):
+    _sides = (300, 400, 200) if _cell.startswith("300") else (400, 300, 200)
+    add(f"sides in the order of {_header}", csv(f"sku;qty;{_header}", f"A;2;{_cell}"), [(2, _sides, None)])
+add(
+    "two boxes of one article",
+    csv("sku,Box 1 L cm,Box 1 W cm,Box 1 H cm,Box 2 L cm,Box 2 W cm,Box 2 H cm", "A,40,30,20,60,40,25"),
+    doubts="Box 2 L",
+)
+add(
+    "net sides and gross sides",
+    csv("sku,Net L mm,Net W mm,Net H mm,Gross L mm,Gross W mm,Gross H mm,qty", "A,38,28,18,400,300,200,2"),
+    [NO_WEIGHT],
+)
+add(
+    "sides without and with packing",
+    csv(
+        "Artikel;Länge ohne Verpackung cm;Breite ohne Verpackung cm;Höhe ohne Verpackung cm;Länge mit Verpackung cm;"
+        "Breite mit Verpackung cm;Höhe mit Verpackung cm;Menge",
+        "A;38;28;18;40;30;20;2",
+    ),
+    [NO_WEIGHT],
+)
+add("a size that is called L", csv("sku,L,Length mm,Width mm,Height mm,qty", "A,5,400,300,200,2"), [NO_WEIGHT])
+add("W beside L, B and H", csv("sku,L,B,H,W,qty", "A,400,300,200,5,2"), doubts="W", options={"unit": "mm"})
+add(
+    "units without a space in Chinese",
+    csv("货号,箱数,长cm,宽cm,高cm,毛重kg", "A,2,40,30,20,5", "TOTAL:,2,,,,10"),
+    [USUAL],
+)
+add("a unit alone above the header", csv("Unit: mm", "sku,L,W,H,qty", "A,400,300,200,2"), [NO_WEIGHT])
+add(
+    "units of every amount in JSON",
+    json.dumps(
+        [
+            {
+                "length": {"value": 40, "unit": "cm"},
+                "width": {"value": 300, "unit": "mm"},
+                "height": {"value": 20, "unit": "cm"},
+                "quantity": 2,
+                "weight": {"value": 5000, "unit": "g"},
+            }
+        ]
+    ).encode(),
+    [USUAL],
+    suffix=".json",
+)
+add(
+    "the weight of an order in JSON",
+    json.dumps({"id": 7, "weight": 47.5, "items": [{"l_mm": 400, "w_mm": 300, "h_mm": 200, "qty": 2}]}).encode(),
+    [NO_WEIGHT],
+    suffix=".json",
+)
+add(
+    "units of every column",
+    csv("L,L unit,W,W unit,H,H unit,qty", "40,cm,300,mm,20,cm,2"),
+    doubts="units",
+)
+add(
+    "pounds as an escaped format",
+    excel(
+        [["sku", "L in", "W in", "H in", "qty", "weight"], ["A", 10, 20, 30, 2, 10]],
+        formats={"F2": "0.0\\ \\l\\b"},
+    ),
+    [(2, (254, 508, 762), 4.5359237)],
+    suffix=".xlsx",
+)
+add(
+    "a quantity in percent",
+    excel([["sku", "L mm", "W mm", "H mm", "qty"], ["A", 400, 300, 200, 2]], formats={"E2": "0%"}),
+    asks="quantity|qty",
+    suffix=".xlsx",
+)
+
+
+add(
+    "volumes that are rounded",
+    csv("sku,Qty,L cm,W cm,H cm,Vol m3", "A,1,20,15,20,0.01", "B,1,20,15,20,0.01"),
+    [(1, (200, 150, 200), None)] * 2,
+)
+add("volumes of single boxes", csv("sku,Qty,L cm,W cm,H cm,Vol m3", "A,1,20,15,20,0.098"), doubts="Vol m3")
+add("types of cartons", csv("Carton type,sku,L mm,W mm,H mm,Qty", "10-12,A,400,300,200,2"), [NO_WEIGHT])
+add("parcel of parcels", csv("Shipment,Parcel,L mm,W mm,H mm", "S,1/2,400,300,200"), [(1, (400, 300, 200), None)])
+add(
+    "gross and net in one cell", csv("sku,Ctns,L cm,W cm,H cm,G.W./N.W. (kg)", "A,2,40,30,20,5/4"), doubts="two weights"
+)
+add(
+    "pieces of cartons in Chinese",
+    csv("货号,数量(个),外箱长(cm),外箱宽(cm),外箱高(cm)", "A,48,40,30,20"),
+    doubts="数量",
+)
+add("a short order in French", csv("N° cde;Qté;L mm;l mm;H mm", "C1;2;400;300;200"), [NO_WEIGHT], orders=["C1"])
+add("ordered cases", csv("sku,Order Cases,Order Units,Case Pack,L cm,W cm,H cm", "A,2,48,24,40,30,20"), [NO_WEIGHT])
+add("kilograms of a piece", csv("Artikel;Menge;L mm;B mm;H mm;kg/Stk", "A;2;400;300;200;5"), [USUAL])
+add(
+    "quantities in another sheet",
+    excel([["Order", "sku", "Qty"], ["O1", "A", 2]], before=[["sku", "L mm", "W mm", "H mm"], ["A", 400, 300, 200]]),
+    doubts="Boxes.*Qty",
+    suffix=".xlsx",
+)
+
+# -- columns of public programs and templates --------------------------------------------------------------------------
+
+add(
+    "a template of cartons and pallets",
+    csv("Cust PO Number,Carton/Pallet,Length cm,Width cm,Height cm,Quantity,Total Weight kg", "7,Carton,40,30,20,2,10"),
+    [USUAL],
+    orders=["7"],
+)
+add(
+    "a quotation of freight",
+    csv(
+        "Total CBM,0.048",
+        "Total Pieces,2",
+        "",
+        "Dimensions",
+        "Length (cm),Width (cm),Height (cm),Pieces,Weight per Piece (kg),Total Weight (kg),CBM",
+        "40,30,20,2,5,10,0.048",
+    ),
+    [USUAL],
+)
+add(
+    "an import of a courier",
+    csv(
+        "Customer Name / Customer ID,Priority,Package Description,Package Count,Total Weight (kg),Length (cm),"
+        "Width (cm),Height (cm),Sender Name,Sender Pincode",
+        "Somebody,1,cups,2,10,40,30,20,Me,560001",
+    ),
+    [USUAL],
+)
+add(
+    "a manifest with places",
+    csv(
+        "Order ID,Source Name,Destination Name,Latitude,Longitude,Length (cm),Width (cm),Height (cm),Weight (kg),"
+        "Fragile,This Side Up",
+        "ORD1,Here,There,19.0760,72.8777,40,30,20,5,Yes,No",
+    ),
+    [(1, (400, 300, 200), 5.0)],
+    orders=["ORD1"],
+)
+add(
+    "an order with volumes of one and of all",
+    csv(
+        "Order No.,Customer name,Item,Length (cm),Width (cm),Height (cm),Quantity,Unit volume (m³),Total volume (m³),"
+        "Weight (kg),Photo files",
+        "7,Somebody,A,40,30,20,2,0.024,0.048,5,a.jpg",
+    ),
+    [USUAL],
+    orders=["7"],
+)
+add(
+    "long, wide and high",
+    csv("QTY OF PKGS(CTNS),LONG CM,WIDE CM,HIGH CM,TTL G.W.(KGS),TTL N.W.(KGS),TTL MEAS(CBM)", "2,40,30,20,10,8,0.048"),
+    [USUAL],
+)
+add(
+    "a packing list without a unit",
+    csv("No,MARKS&NO,DESCRIPTION,CTN,PCS/CTN,T/QTY,L,W,H,G.W.(KGS),N.W.(KGS)", "1,X,cup,2,24,48,40,30,20,5,4"),
+    [USUAL],
+    options={"unit": "cm"},
+)
+add(
+    "boxes and items of a program",
+    csv("width;height;depth;weight;type", "300;200;400;5000;1", "220;185;50;0;0"),
+    asks="line 3|unit",
+)
+add(
+    "a master list in German",
+    csv("Nummer;Benennung;Länge;Breite;Höhe;Gewicht;Stapelbarkeit", "A;Kiste;1.200;800;600;12,5;3"),
+    [(1, (1200, 800, 600), 12.5)],
+    options={"unit": "mm"},
+)
+add(
+    "names of a marketplace",
+    csv(
+        "sku,productPackageDimensionsDepth(in),productPackageDimensionsHeight(in),productPackageDimensionsWidth(in),"
+        "productPackageWeight(lb)",
+        "A,20,30,10,10",
+    ),
+    [(1, (508, 254, 762), 4.5359237)],
+)
+add(
+    "cargo with flags",
+    csv(
+        "label,name,length,width,height,weight,quantity,color,canRotate,stackable",
+        "C,crate,400,300,200,5,2,#6,true,false",
+    ),
+    [USUAL],
+    options={"unit": "mm"},
+)

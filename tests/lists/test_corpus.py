@@ -1,4 +1,4 @@
-"""Lists of real systems are read right, or leave a question: never wrong in silence."""
+"""Lists of real systems are read right, or leave a question."""
 
 from __future__ import annotations
 

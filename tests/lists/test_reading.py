@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -390,3 +391,59 @@ def test_a_list_is_packed_and_its_articles_are_in_the_plan(tmp_path: Path) -> No
     assert torch.allclose(env.catalogue.volume.sort().values, volumes)
     label = {"row": 2, "line": 3, "article": "P_2", "weight/kg": 5.9, "sides": [33.7, 19.1, 17]}
     assert items.box_label(0, 2) == label
+
+
+_MANY_COLUMNS = ",".join(f"c{i}" for i in range(10_000))
+_MANY_KEYS = json.dumps([{f"k{i}": i} for i in range(20_000)])
+HOSTILE = {
+    "a cell of a megabyte": ("sku,l,w,h\n" + "x" * 10**6 + ",1,2,3\n", "131,072 characters"),
+    "a quote that nothing ends": ('sku,l,w,h\n"' + "x,1,2,3\n" * 50_000, "quote"),
+    "ten thousand columns": (_MANY_COLUMNS + "\n1\n", "columns"),
+    "twenty thousand keys": (_MANY_KEYS, "20,000 keys"),
+}
+HOSTILE |= {
+    "a million brackets": ("[" * 10**6, "deeply|JSON"),
+    "no text": ("\0" * 5000, "no text"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_hostile_files_are_refused_in_bounded_time(kind: str, tmp_path: Path) -> None:
+    content, message = HOSTILE[kind]
+    path = tmp_path / "list.csv"
+    path.write_text(content, encoding="utf-8")
+    started = time.process_time()
+    with pytest.raises(ValueError, match=message):
+        read_list(path, "here", unit="cm")
+    assert time.process_time() - started < 20
+
+
+def test_merged_cells_of_a_whole_sheet_are_refused(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.append(["l mm", "w mm", "h mm"])
+    book.save(tmp_path / "small.xlsx")
+    merged = b'</sheetData><mergeCells count="1"><mergeCell ref="A3:XFD1048576"/></mergeCells>'
+    with zipfile.ZipFile(tmp_path / "small.xlsx") as small, zipfile.ZipFile(tmp_path / "a.xlsx", "w") as made:
+        for name in small.namelist():
+            made.writestr(name, small.read(name).replace(b"</sheetData>", merged))
+    with pytest.raises(ValueError, match="merged cells"):
+        read_list(tmp_path / "a.xlsx", "here")
+
+
+def test_format_down_to_the_last_row_costs_nothing(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.active.append(["l mm", "w mm", "h mm"])
+    book.active.append([400, 300, 200])
+    book.active["A1000000"].number_format = "0.00"
+    book.save(tmp_path / "a.xlsx")
+    started = time.process_time()
+    assert read_list(tmp_path / "a.xlsx", "here").sizes[0].tolist() == [[400, 300, 200]]
+    assert time.process_time() - started < 5
+
+
+def test_fraction_of_many_digits_is_a_fault_that_shows_its_beginning(tmp_path: Path) -> None:
+    found = read(tmp_path, "l,w,h,qty\n" + "1" * 9000 + "/" + "3" * 9000 + ",2,3,1\n4,5,6,1\n", unit="cm")
+    assert [fault.line for fault in found.faults] == [2]
+    assert len(found.faults[0].reason) < 200

@@ -20,7 +20,7 @@ Kind = Literal["length", "mass", "count", "flag", "text", "unit", "sides"]
 LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "nl", "pl", "cs", "ru", "ja", "zh")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Column:
     """What a column of a list may be.
 
@@ -80,7 +80,7 @@ _WIDTH = Column(
     "width",
     "length",
     {
-        "en": "width, wid, wdth, w, dim 2, dim2, dimension 2, side 2, side b, breadth, y",
+        "en": "width, wid, wide, wdth, w, dim 2, dim2, dimension 2, side 2, side b, breadth, y",
         "de": "breite, b, br",
         "fr": "largeur, larg",
         "es": "ancho, anchura",
@@ -99,7 +99,7 @@ _HEIGHT = Column(
     "height",
     "length",
     {
-        "en": "height, ht, hgt, hght, h, dim 3, dim3, dimension 3, side 3, side c, z",
+        "en": "height, ht, hgt, hght, high, h, dim 3, dim3, dimension 3, side 3, side c, z",
         "de": "höhe, hoehe",
         "fr": "hauteur, haut",
         "es": "alto, altura",
@@ -121,10 +121,10 @@ _DEPTH = Column(
     {
         "en": "depth, dpth, dep, thickness, d",
         "de": "tiefe, t, dicke, stärke",
-        "fr": "profondeur, prof, épaisseur",
-        "es": "profundidad, fondo, prof, grosor, espesor",
-        "it": "profondità, prof, spessore",
-        "pt": "profundidade, prof, espessura",
+        "fr": "profondeur, prof, épaisseur, p",
+        "es": "profundidad, fondo, prof, grosor, espesor, p",
+        "it": "profondità, prof, spessore, p",
+        "pt": "profundidade, prof, espessura, p",
         "nl": "diepte, dikte",
         "pl": "głębokość, gł, grubość",
         "cs": "hloubka, tloušťka",
@@ -160,7 +160,7 @@ _QUANTITY = Column(
     "quantity",
     "count",
     {
-        "en": "quantity, qty, qnty, qtty, copies, count, amount, pieces, pcs, q, n",
+        "en": "quantity, qty, q ty, qnty, qtty, copies, count, amount, pieces, pcs, q, n",
         "de": "menge, anzahl, stückzahl, stück, stueck, stk, anz",
         "fr": "quantité, qté, qte, nombre, nbre, nb",
         "es": "cantidad, cant, ctd, unidades, uds",
@@ -170,12 +170,13 @@ _QUANTITY = Column(
         "pl": "ilość, liczba, szt, sztuk",
         "cs": "množství, počet, ks, kusů",
         "ru": "количество, кол во, колво, кол, шт",
-        "ja": "数量, 個数",
+        "ja": "数量, 出荷数, 出庫数, 受注数, 注文数, ピック数, 個数",
         "zh": "数量, 數量, 件数, 件數",
     },
     never=(
         "per, pro, par, por, je, na, pack, inner, moq, min, minimum, max, maximum, stock, available, bestand, "
-        "lager, hand, price, weight, gewicht, volume, amount due, discount, account, layer, pallet, each, 每, "
+        "lager, hand, price, weight, gewicht, volume, amount due, discount, account, layer, layers, pallet, pallets, "
+        "palette, paletten, palety, palets, dozen, dozens, dutzend, dz, pairs, m2, m3, each, 每, "
         "入数, 入り数, 装箱数, order no, usd, eur, backorder"
     ),
     default=1.0,
@@ -184,11 +185,18 @@ _QUANTITY = Column(
 BOX_WORDS = (
     "ctns, ctn, cartons, carton, boxes, cases, packages, pkgs, parcels, colli, kolli, collo, packstücke, "
     "packstuecke, kartons, kisten, pakete, kartonanzahl, colis, caisses, bultos, cajas, scatole, cartoni, "
-    "caixas, dozen, kartony, kartonów, opakowania, paczki, krabice, krabic, balíky, коробок, коробки, "
+    "caixas, volumes, cs, cse, kartony, kartonów, opakowania, paczki, krabice, krabic, balíky, коробок, коробки, "
     "мест, 箱数, 箱數, ケース数, 個口, 梱包数"
 )
 # Words of a quantity that counts what is in the boxes, where a list counts both.
-PIECE_WORDS = "pieces, pcs, units, stück, stueck, stk, unidades, pezzi, stuks, szt, ks, шт"
+PIECE_WORDS = (
+    "pieces, pcs, pce, units, ea, each, eaches, singles, stück, stueck, stk, uvc, unidades, uds, pezzi, pz, "
+    "stuks, szt, ks, шт, 个, 個, 只, 支, バラ, バラ数"
+)
+# What a quantity may count and a pallet does not hold one by one.
+OTHER_COUNTS = (
+    "pal, pallet, pallets, plt, palette, paletten, palety, layer, layers, lage, lagen, dz, doz, dozen, pr, pair, pairs"
+)
 _PER_BOX = Column(
     "per_box",
     "count",
@@ -199,7 +207,7 @@ _PER_BOX = Column(
             "pcs per ctn, units per ctn, qty per cs, pcs per cs, units per cs, pack qty, pack quantity, case pack, "
             "pack size, case qty, qty ctn, pcs ctn, units case, inner qty, per carton, per case, per box, per ctn"
         ),
-        "de": "stück pro karton, stück je karton, menge pro karton, menge je karton, inhalt, ve, stk ve",
+        "de": "stück pro karton, stück je karton, menge pro karton, menge je karton, inhalt, ve, stk ve, vpe",
         "fr": "quantité par carton, qté par carton, pièces par carton, pcb, par colis",
         "es": "unidades por caja, cantidad por caja, uds por caja",
         "it": "pezzi per scatola, pezzi per cartone, quantità per collo, pz per cartone",
@@ -217,13 +225,14 @@ _PER_BOX = Column(
 _NOT_A_BOX = (
     "max, maximum, maximal, most, limit, capacity, load, min, minimum, tare, tara, volume, volumetric, "
     "dim, dimensional, chargeable, pallet, palette, class, code, top, stack, stacking, price, preis, "
-    "layer, traglast"
+    "layer, traglast, l, b, h, order, shipment, consignment, delivery, auftrag, sendung, lieferung, commande, "
+    "envoi, pedido, ordine, spedizione, truck"
 )
 _WEIGHT = Column(
     "weight",
     "mass",
     {
-        "en": "gross weight, gross wt, gw, weight, wt, wgt, mass, gross",
+        "en": "gross weight, gross wt, gw, tgw, weight, wt, wgt, mass, gross",
         "de": "bruttogewicht, brutto gewicht, gewicht, masse, brutto, gew",
         "fr": "poids brut, masse brute, poids, masse, pds",
         "es": "peso bruto, peso, masa",
@@ -329,16 +338,20 @@ _ORDER = Column(
     "text",
     {
         "en": (
-            "order, po number, order number, order no, order id, po, po no, sales order, order ref, delivery, "
+            "order, po number, order number, order no, order id, po, po no, sales order, so number, so no, ord no, "
+            "order ref, delivery, "
             "delivery no, shipment, shipment id, consignment, pallet, pallet no"
         ),
-        "de": "auftrag, auftragsnummer, auftragsnr, bestellung, bestellnummer, lieferung, palette",
-        "fr": "commande, numéro de commande, n de commande, no commande, livraison",
+        "de": (
+            "auftrag, auftragsnummer, auftragsnr, auftr nr, bestellung, bestellnummer, best nr, lieferschein, "
+            "lieferung, palette"
+        ),
+        "fr": "commande, numéro de commande, n de commande, no commande, cde, n cde, cmde, livraison, n bl",
         "es": "pedido, número de pedido, n pedido, orden, entrega",
         "it": "ordine, numero ordine, n ordine, consegna",
         "pt": "pedido, número do pedido, encomenda, ordem, entrega",
         "nl": "order, ordernummer, bestelling, levering",
-        "pl": "zamówienie, numer zamówienia, nr zamówienia, dostawa",
+        "pl": "zamówienie, numer zamówienia, nr zamówienia, nr zam, dostawa",
         "cs": "objednávka, číslo objednávky, zakázka, dodávka",
         "ru": "заказ, номер заказа, № заказа, поставка",
         "ja": "注文番号, 受注番号, 注文, 受注, 出荷番号",
@@ -347,7 +360,8 @@ _ORDER = Column(
     never=(
         "date, datum, data, fecha, time, line, position, pos, status, type, value, total, volume, price, qty, "
         "quantity, menge, cantidad, quantità, quantité, weight, länge, length, width, height, breite, höhe, "
-        "ilość, količество, количество, 日, 日期, 数量, gewicht, country, city, address, charge, per"
+        "ilość, količество, количество, 日, 日期, 数量, gewicht, country, city, address, charge, per, "
+        "cases, cartons, ctns, boxes, units, pieces, pcs"
     ),
 )
 _ARTICLE = Column(
@@ -414,14 +428,16 @@ INNER_WORDS = (
     "item, product, inner, article, unpacked, innen, artikel, produkt, produit, producto, articolo, "
     "prodotto, produto, produktu, товара, изделия, 内箱, 内盒, 単品, 商品, 产品, 内寸"
 )
-GROSS_WORDS = "gross, brutto, bruto, brut, brute, lordo, gw, hruba, брутто, 毛重"
+# Before a word for a packing, these make a size or a weight that of the goods alone.
+WITHOUT_WORDS = "without, excl, excluding, w o, ohne, exkl, sans, hors, sin, senza, sem, zonder, bez, без, 不含, 含まず"
+GROSS_WORDS = "gross, brutto, bruto, brut, brute, lordo, gw, tgw, hruba, брутто, 毛重"
 # Of one box, and of all boxes of a row.
 ONE_WORDS = (
     "unit, single, each, ea, per, pro, je, par, por, einzel, piece, unitario, unitaire, unitario, stuck, "
     "1, 单, 單, 单件, 単, 一箱, 每箱, за ед, szt"
 )
 TOTAL_WORDS = (
-    "total, totale, totaal, tot, line, sum, gesamt, summe, ges, extended, ext, subtotal, всего, общий, "
+    "total, ttl, totale, totaal, tot, tgw, line, sum, gesamt, summe, ges, extended, ext, subtotal, всего, общий, "
     "общая, итого, celkem, celkova, razem, lacznie, laczna, 合計, 总, 總, 合计"
 )
 MOST_WORDS = "max, maximum, maximal, most"
@@ -433,7 +449,24 @@ SHIPPED_WORDS = "shipped, picked, packed, delivered, pick, ship, geliefert, komm
 AMOUNT_WORDS = (
     "price, cost, amount, value, volume, vol, cbm, m3, area, preis, betrag, wert, volumen, prix, montant, precio, "
     "importe, prezzo, importo, preço, valor, prijs, bedrag, cena, wartość, hodnota, цена, сумма, объем, 価格, 金額, "
-    "体積, 单价, 金额, 体积"
+    "体積, 单价, 金额, 体积, eur, euro, usd, gbp, chf, pln, czk, rub, brl, cny, rmb, jpy"
+)
+# Columns of volumes, which show whether the sides are right, and their units, in litres.
+VOLUME_WORDS = (
+    "volume, vol, cbm, cube, cubage, volumen, volumes, cubicaje, objem, objetosc, объем, 体積, 体积, 材积, "
+    "才数, m3, cuft, 立方"
+)
+VOLUME_UNITS = {
+    "m3, cbm, m 3, cubic meters, cubic metres, 立方米": 1000.0,
+    "dm3, l, ltr, litre, litres, liter, liters": 1.0,
+    "cm3, ccm": 0.001,
+    "cft, ft3, cuft, cu ft, cubic feet": 28.316846592,
+    "in3, cu in, cubic inches": 0.016387064,
+}
+# Columns of classes, whose small whole numbers are no quantity.
+CLASS_WORDS = (
+    "priority, prio, class, klasse, classe, clase, level, zone, status, type, typ, tipo, group, gruppe, color, colour, "
+    "stackability, stapelbarkeit, stapelfaktor, gerbabilite, temperature"
 )
 # Row numbers, which are no quantity.
 ROW_NUMBER_WORDS = "no, nr, pos, position, line, row, index, zeile, ligne, linea, lp, №, #, 序号"

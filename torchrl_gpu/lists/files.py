@@ -14,12 +14,22 @@ import sys
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from torchrl_gpu.lists.headers import Cells
 from torchrl_gpu.lists.json_records import json_sheet
 from torchrl_gpu.lists.or_library import thpack_sheet
 from torchrl_gpu.lists.sheets import Sheet, find_table
 from torchrl_gpu.lists.spreadsheets import MOST_COLUMNS, MOST_ROWS, calamine_sheets, excel_sheets, library
+
+
+class _CsvReader(Protocol):
+    """What `csv.reader` makes."""
+
+    line_num: int
+
+    def __iter__(self) -> Iterator[list[str]]: ...
+
 
 SUFFIXES = (".csv", ".tsv", ".txt", ".xlsx", ".xlsm", ".xls", ".ods", ".parquet", ".jsonl", ".ndjson")
 # Largest size of a file, unpacked, bytes.
@@ -31,12 +41,19 @@ _MOST_CHARACTERS = 2**29
 STANDARD_INPUT = Path("-")
 # Rows that show the encoding and the delimiter.
 _FIRST_ROWS = 200
+_ROWS_OF_ENCODING = 80
 # Text that shows the encoding, bytes.
 _SHOWN = 2**16
 # Encodings that files are written in which do not say so, the likely ones first.
-_ENCODINGS = ("cp1252", "cp932", "gb18030", "cp1250", "cp1251", "big5", "euc_kr", "iso8859_2", "iso8859_5")
+_ENCODINGS = (
+    *("cp1252", "cp932", "gb18030", "cp1250", "cp1251", "big5", "euc_kr", "euc_jp", "koi8_r", "iso8859_2", "iso8859_5"),
+    *("cp850", "mac_roman"),
+)
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-_DELIMITERS = (";", "\t", "|", ",")
+_DELIMITERS = (";", "\t", "|", ",", "^", "~")
+# Lines that some systems draw between header and rows: "|-----|-----|".
+_RULE_SIGNS = frozenset("-+=|:_ \t")
+_RULES = ("---", "===", "___")
 
 
 def check_size(path: Path) -> None:
@@ -118,21 +135,33 @@ def table_rows(path: Path, where: str) -> Iterator[Cells]:
 def _text_sheet(raw: bytes, encoding: str | None) -> Sheet:
     if b"\0" in raw[:4096] and not _wide_encoding(raw) and encoding is None:
         raise ValueError("it is no text")
-    sheets: list[Sheet] = []
+    texts: dict[str, str] = {}
     for each in [encoding] if encoding else _encodings(raw):
         try:
-            text = raw.decode(each)
+            texts[each] = raw.decode(each)
         except UnicodeDecodeError:
             continue
-        sheets.append(_sheet_of_text(text, each, len(sheets)))
         if each.startswith("utf"):
             break
-    if not sheets:
+    if not texts:
         raise ValueError(f"its text is not {encoding or 'in an encoding that is known'}: say --encoding")
-    if len(sheets) == 1:
-        return sheets[0]
-    # Where bytes do not say what they are, the encoding whose words are headers counts.
-    return max(sheets, key=_num_columns)
+    chosen = next(iter(texts))
+    if len(texts) > 1:
+        # Where bytes do not say what they are, the encoding whose words are headers counts.
+        chosen = max(texts, key=lambda each: _num_columns_of_text(texts[each]))
+    return _sheet_of_text(texts[chosen], chosen)
+
+
+def _num_columns_of_text(text: str) -> int:
+    """Number of columns that are found by the words of a text's first lines.
+
+    -1 where it cannot be read.
+    """
+    lines = text[:_SHOWN].splitlines()[:_ROWS_OF_ENCODING]
+    try:
+        return _num_columns(_delimited_sheet("\n".join(lines)))
+    except ValueError:
+        return -1
 
 
 def _num_columns(sheet: Sheet) -> int:
@@ -177,39 +206,47 @@ def _wide_encoding(raw: bytes) -> str:
     return ""
 
 
-def _sheet_of_text(text: str, encoding: str, tried: int) -> Sheet:
+def _sheet_of_text(text: str, encoding: str) -> Sheet:
     start = text.lstrip("\ufeff \t\r\n")[:1]
     if start in ("[", "{"):
         sheet = json_sheet(text.lstrip("\ufeff"))
     else:
         sheet = thpack_sheet(text) or _delimited_sheet(text.lstrip("\ufeff"))
     sheet.encoding = encoding.removesuffix("-sig")
-    if tried and "\ufffd" in text:
-        sheet.doubts.append("some letters cannot be read: say --encoding")
     return sheet
 
 
 def _delimited_sheet(text: str) -> Sheet:
     first, _, rest = text.partition("\n")
-    match = re.fullmatch(r'"?sep=(.|\\t)"?\s*', first.strip("\r"), re.IGNORECASE)
+    match = re.fullmatch(r'"?sep=(.|\\t)"?\s*', first[:100].strip("\r"), re.IGNORECASE)
     if match:
         # Excel's own word for the delimiter, in a line of its own.
         delimiter = "\t" if match[1] == "\\t" else match[1]
         sheet = _cells(rest, delimiter)
         sheet.lines = [line + 1 for line in sheet.lines]
         return sheet
-    head = "\n".join(text.splitlines()[:80])
+    head = "\n".join(text[:_SHOWN].splitlines()[:80])
     ranked = []
     for delimiter in (*_DELIMITERS, "  ", " "):
-        found = _cells(head, delimiter)
-        widths = [len(row) for row in found.rows if row]
+        if delimiter not in head:
+            continue
+        try:
+            found = _cells(head, delimiter)
+        except ValueError:
+            # Another delimiter may make shorter cells.
+            continue
+        if max(map(len, found.rows), default=0) > MOST_COLUMNS:
+            continue
+        # Titles and remarks have one cell.
+        widths = [len(row) for row in found.rows if len(row) > 1]
         common = max(widths, key=widths.count, default=0)
         if common < 2:
             continue
         same = sum(width == common for width in widths) / len(widths)
         # Words between blanks are a table only where nothing else is.
         of_blanks = delimiter.isspace() and delimiter != "\t"
-        ranked.append((_num_columns(found), not of_blanks, same, common, delimiter))
+        num_columns = _num_columns(found)
+        ranked.append((num_columns > 0, not of_blanks, num_columns, same, common, delimiter))
     if not ranked:
         return _cells(text, ",")
     return _cells(text, max(ranked)[-1])
@@ -230,14 +267,36 @@ def _cells(text: str, delimiter: str) -> Sheet:
     characters = 0
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     line = 1
-    for row in reader:
+    for row in _rows_of(reader):
         characters += sum(map(len, row))
         if len(sheet.rows) > MOST_ROWS or characters > _MOST_CHARACTERS:
             raise ValueError(f"more than {MOST_ROWS:,} rows or {_MOST_CHARACTERS:,} characters, by line {line}")
         sheet.lines.append(line)
-        sheet.rows.append([_without_formula(cell) for cell in row])
+        is_rule = len(row) <= 1 or not any(map(str.isalnum, row[0] + row[-1]))
+        sheet.rows.append([] if is_rule and _is_rule(row, delimiter) else [_without_formula(cell) for cell in row])
         line = reader.line_num + 1
     return sheet
+
+
+def _rows_of(reader: _CsvReader) -> Iterator[list[str]]:
+    """Yield the rows of a reader of text.
+
+    Raises:
+        ValueError: A quote that nothing ends, or no text, makes a cell of very many letters.
+    """
+    try:
+        yield from reader
+    except csv.Error as error:
+        raise ValueError(
+            f"a cell of more than {csv.field_size_limit():,} characters by line {reader.line_num + 1}: is a quote not"
+            f" closed? ({error})"
+        ) from error
+
+
+def _is_rule(row: Sequence[str], delimiter: str) -> bool:
+    """Whether a row is a line that is drawn between others."""
+    text = delimiter.join(row)
+    return any(rule in text for rule in _RULES) and _RULE_SIGNS.issuperset(text)
 
 
 def _without_formula(cell: str) -> str:

@@ -9,19 +9,22 @@ headers, and those whose cells are of another kind are passed over.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
 
 from torchrl_gpu.lists import columns as known
 from torchrl_gpu.lists.columns import COLUMNS, SIDES, Column
-from torchrl_gpu.lists.numbers import NumberStyle, amount_of, flag_of, text_of
-from torchrl_gpu.lists.units import LENGTH_BY_WORD, WEIGHT_BY_WORD, unit_in, unit_of_word
+from torchrl_gpu.lists.numbers import NumberStyle, amount_of, flag_of, number_of, text_of
+from torchrl_gpu.lists.units import LENGTH_BY_WORD, WEIGHT_BY_WORD, WEIGHTS, unit_in, unit_of_word
 from torchrl_gpu.lists.words import contains, fold, is_ideographic, plain_text, split_phrases, tokens
 
 # Rows that show what kind of cells a column has.
 _SAMPLE = 200
+# Letters of a header that are read.
+_MOST_LETTERS = 200
 _FILLERS = (
     "of",
     "the",
@@ -38,8 +41,13 @@ _FILLERS = (
     "external",
     "ext",
     "size",
+    "o",
 )
 # PackingSolver's columns of rotations, 1 for those that are permitted: the listed sides along x, y and z.
+# Ranks of quantities that count boxes, or number them, before those of any word.
+_OF_BOXES = -1
+_OF_NUMBERS = -2
+_RANGE = re.compile(r"(?P<first>\d{1,6})(?:\s*(?:-|–|—|~|to|bis)\s*(?P<last>\d{1,6}))?")
 _ROTATION = re.compile(r"rotation ([xyz]{3})")
 _BRACKETS = re.compile(r"[(\[]([^()\[\]]*)[)\]]")
 # Names of sides in the order of a cell such as 400x300x200: "LxWxH", "B x T x H", "长*宽*高".
@@ -54,17 +62,34 @@ _SIDE_LETTERS |= {
     "高": "height",
 }
 _SIDE_LETTERS |= {"長": "length", "寬": "width", "幅": "width", "a": "width"}
+# Initials that mean another side in some languages: Portuguese, Spanish, Czech, Italian.
+_INITIALS_OF_SIDES = (
+    {"c": "length", "l": "width", "a": "height"},
+    {"l": "length", "a": "width", "h": "height"},
+    {"v": "height", "s": "width", "h": "depth"},
+    {"v": "height", "s": "width", "d": "length"},
+    {"a": "height", "l": "width", "p": "depth"},
+)
 _ORDER_OF_SIDES = re.compile(
-    r"\b(?P<a>[lwbhdtpдшвга长宽高長寬幅])\s*[x×*х/-]?\s*(?P<b>[lwbhdtpдшвга长宽高長寬幅])\s*[x×*х/-]?\s*(?P<c>[lwbhdtpдшвга长宽高長寬幅])\b"
+    r"\b(?P<a>[SIDES])\s*[x×*х/-]?\s*(?P<b>[SIDES])\s*[x×*х/-]?\s*(?P<c>[SIDES])\b".replace(
+        "SIDES", "lwbhdtpacvsдшвга长宽高長寬幅"
+    )
 )
 
-_COUNTING = ("number", "no", "nr", "#", "qty", "quantity", "anzahl", "count", "total", "nombre", "numero", "n", "nbre")
+_COUNTING = (
+    *("number", "no", "nr", "#", "qty", "quantity", "anzahl", "count", "total", "nombre", "numero", "n", "nbre", "nb"),
+    *("qte", "quantite", "cantidad", "cant", "quantita", "qta", "quantidade", "qtd", "qtde", "aantal", "ilosc"),
+    *("order", "liczba", "pocet", "mnozstvi", "количество", "кол", "во", "ordered", "shipped", "picked"),
+)
+# Units that are no other word, either.
+_PLAIN_UNITS = ("mm", "cm", "dm", "ft", "kg", "lb", "oz")
+_NUMBERS = frozenset(("no", "nr", "n", "#", "number", "numero"))
 _NUMBERING = ("no", "nr", "number", "#", "id", "numero")
 
 Cells = Sequence[object]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Header:
     """A header and what its words say.
 
@@ -93,6 +118,8 @@ class FoundColumns:
         doubts: Sentences about headers that may be meant otherwise.
         is_total: Names of columns whose cells are of all boxes of a row.
         in_order: Names of the sides in the order in which a cell of all three holds them.
+        counts_boxes: Whether the quantity is one of boxes, by its words or by its numbers.
+        numbers_boxes: Whether its cells are numbers of boxes, such as 3-5.
     """
 
     at: dict[str, int] = field(default_factory=dict)
@@ -100,6 +127,8 @@ class FoundColumns:
     doubts: list[str] = field(default_factory=list)
     is_total: set[str] = field(default_factory=set)
     in_order: tuple[str, str, str] = SIDES
+    counts_boxes: bool = False
+    numbers_boxes: bool = False
 
     @property
     def has_sides(self) -> bool:
@@ -109,19 +138,34 @@ class FoundColumns:
         return {*self.at.values(), *self.rotations}
 
 
-@cache
+@lru_cache(2**14)
 def parse_header(text: str) -> Header:
-    """Split a header into words and units."""
-    words = tokens(text)
+    """Split a header into words and units.
+
+    What stands behind its first 200 letters is not read: a text of a megabyte is no header.
+    """
+    words = tokens(text[:_MOST_LETTERS])
     length_unit = unit_in(words, LENGTH_BY_WORD)
     weight_unit = unit_in(words, WEIGHT_BY_WORD)
     rest = [word for word in words if not _is_unit(word, words)]
     unread = ""
-    for inside in _BRACKETS.findall(plain_text(text)):
+    if len(_units_in_brackets(text)) > 1:
+        # "Length (cm/in)" does not say which.
+        return Header(text, rest, "", "", text)
+    for inside in _BRACKETS.findall(plain_text(text[:_MOST_LETTERS])):
         inner = tokens(inside)
-        if inner and not any(map(_is_known, inner)):
+        # "#" is a number here and pounds there.
+        if inner and (inner == ["#"] or not any(map(_is_known, inner))):
             unread = inside
     return Header(text, rest, length_unit, weight_unit, unread)
+
+
+def _units_in_brackets(text: str) -> set[str]:
+    """Units of length, or of mass, that a header names in brackets."""
+    words = tokens(" ".join(_BRACKETS.findall(plain_text(text[:_MOST_LETTERS]))))
+    lengths = {LENGTH_BY_WORD[word] for word in words if word in LENGTH_BY_WORD and len(word) > 1}
+    weights = {WEIGHT_BY_WORD[word] for word in words if word in WEIGHT_BY_WORD and len(word) > 1}
+    return max(lengths, weights, key=len)
 
 
 def _is_unit(word: str, words: Sequence[str]) -> bool:
@@ -145,6 +189,12 @@ def _known_words() -> set[str]:
 
 def _is_known(word: str) -> bool:
     return word in _known_words() or len(word) == 1 or (is_ideographic(word) and any(k in word for k in _known_words()))
+
+
+@cache
+def _vocabulary(column: Column) -> frozenset[str]:
+    """All words of a column's phrases."""
+    return frozenset(itertools.chain.from_iterable(map(_phrase, column.all_words)))
 
 
 @cache
@@ -181,16 +231,31 @@ class _Candidate:
 
 def _match(column: Column, header: Header, at: int) -> _Candidate | None:
     """Return how a header names a column, None where it does not."""
+    candidate = _match_words(column, header)
+    return None if candidate is None else replace(candidate, at=at)
+
+
+# Many rows are tried as headers, by several delimiters and encodings.
+@lru_cache(2**16)
+def _match_words(column: Column, header: Header) -> _Candidate | None:
+    """Return how the words of a header name a column, at index 0."""
     words = header.words
-    names_a_unit = len(words) > 1 and has_any(words[-1:], known.UNIT_WORDS)
+    has_unit = bool(header.length_unit or header.weight_unit)
+    names_a_unit = len(words) > 1 and not has_unit and has_any(words[-1:], known.UNIT_WORDS)
     if not words or (names_a_unit and column.kind != "unit"):
         return None
-    if has_any(words, column.never):
+    # Most words of a file are in no phrase at all.
+    if _vocabulary(column).isdisjoint(words) and not any(map(is_ideographic, words)):
+        return None
+    if has_any(words, column.never) or _is_measured_otherwise(column, header):
+        return None
+    # "Height x Width x Length" is none of them.
+    if column.kind == "length" and len(set(_sides_in_words(words))) > 2:
         return None
     for rank, word in enumerate(column.all_words):
         phrase = _phrase(word)
         if words == phrase:
-            return _Candidate(at, True, rank, ())
+            return _Candidate(0, True, rank, ())
     for rank, word in enumerate(column.all_words):
         phrase = _phrase(word)
         is_letter = len(word) == 1 and not is_ideographic(word)
@@ -200,8 +265,25 @@ def _match(column: Column, header: Header, at: int) -> _Candidate | None:
         # A single letter is a side behind words for a packing alone: "Box L".
         if is_letter and not all(_is_packing(each) for each in rest):
             continue
-        return _Candidate(at, False, rank, tuple(each for each in rest if each not in _FILLERS))
+        return _Candidate(0, False, rank, tuple(each for each in rest if each not in _FILLERS))
     return None
+
+
+def _is_measured_otherwise(column: Column, header: Header) -> bool:
+    """Whether a header's unit shows that it is another column.
+
+    "Pallet L (mm)" is no order, "Qty (kg)" no count and "Maße cm" no mass.
+    """
+    if column.kind == "mass":
+        return header.length_unit in _PLAIN_UNITS and not header.weight_unit
+    if column.kind in ("length", "sides"):
+        return header.weight_unit in _PLAIN_UNITS and not header.length_unit
+    if column.kind not in ("text", "count"):
+        return False
+    in_brackets = set(tokens(" ".join(_BRACKETS.findall(plain_text(header.text[:_MOST_LETTERS])))))
+    is_length = header.length_unit in _PLAIN_UNITS or not in_brackets.isdisjoint(LENGTH_BY_WORD)
+    is_weight = header.weight_unit in _PLAIN_UNITS or not in_brackets.isdisjoint(WEIGHT_BY_WORD)
+    return is_length or is_weight
 
 
 def _rest(words: list[str], phrase: list[str]) -> list[str] | None:
@@ -225,12 +307,14 @@ def _rest(words: list[str], phrase: list[str]) -> list[str] | None:
 
 @cache
 def _packing_words() -> set[str]:
-    packings = f"{known.OUTER_WORDS}, {known.INNER_WORDS}, dim, dims, dimension, 尺寸, size"
+    dimensions = next(column for column in COLUMNS if column.name == "dimensions")
+    packings = f"{known.OUTER_WORDS}, {known.INNER_WORDS}, {', '.join(dimensions.words.values())}, mass, masse"
+    packings += f", {known.GROSS_WORDS}, {known.NET_WORDS}"
     return {fold(word) for word in split_phrases(packings)}
 
 
 def _is_packing(word: str) -> bool:
-    return word in _packing_words()
+    return word.isdigit() or word in _packing_words()
 
 
 def find_columns(header: Cells, rows: Sequence[Cells], given: Mapping[str, int]) -> FoundColumns:
@@ -255,10 +339,14 @@ def find_columns(header: Cells, rows: Sequence[Cells], given: Mapping[str, int])
         candidates = _candidates(column, headers, sample, found.taken())
         if column.name == "quantity":
             candidates = _counts_of_boxes(headers, sample, found.taken()) + candidates
+        if column.name == "quantity" and not any(each.rank < 0 for each in candidates):
+            candidates = _numbered_boxes(headers, sample, found) + candidates
         if column.name == "weight" and not candidates:
             candidates = _named_by_unit(headers, found.taken())
         if candidates:
             _take_best(column, candidates, headers, sample, found)
+        elif column.name in ("quantity", "weight"):
+            _doubt_other_cells(column, headers, sample, found)
     return found
 
 
@@ -286,6 +374,10 @@ def _is_amount(cell: object) -> bool:
     return amount_of(cell, NumberStyle()) is not None
 
 
+def _is_three_sides(cell: object) -> bool:
+    return isinstance(cell, str) and len(split_sides(cell)) == 3
+
+
 def _is_flag(cell: object) -> bool:
     return flag_of(cell) is not None
 
@@ -299,10 +391,70 @@ def _candidates(column: Column, headers: Sequence[Header], sample: _Sample, take
             continue
         if column.kind in ("length", "mass", "count") and sample.share(at, _is_amount) < 0.5:
             continue
+        if column.kind == "length" and sample.column(at) and sample.share(at, _is_three_sides) > 0.5:
+            continue
+        if column.name == "quantity" and not _NUMBERS.isdisjoint(header.words) and _counts_rows(sample, at):
+            continue
         if column.kind == "flag" and sample.share(at, _is_flag) < 0.5:
             continue
         found.append(candidate)
     return found
+
+
+def _counts_rows(sample: _Sample, at: int) -> bool:
+    """Whether a column holds 1, 2, 3, or 0, 1, 2."""
+    values = [number_of(cell) for cell in sample.column(at)]
+    if not values or values[0] not in (0, 1):
+        return False
+    return values == [values[0] + i for i in range(len(values))]
+
+
+def _numbered_boxes(headers: Sequence[Header], sample: _Sample, found: FoundColumns) -> list[_Candidate]:
+    """Numbers of boxes that say how many there are: "C/NO." with cells such as 3-5."""
+    candidates = []
+    for at, header in enumerate(headers):
+        if at in found.taken() or not _numbers_boxes(header):
+            continue
+        ranges = [number_range(cell) for cell in sample.column(at)]
+        if ranges and None not in ranges and any(first != last for first, last in filter(None, ranges)):
+            candidates.append(_Candidate(at, True, _OF_NUMBERS, ()))
+    return candidates
+
+
+def _numbers_boxes(header: Header) -> bool:
+    """Whether a header is the number of a box, and nothing else.
+
+    "Carton" and "C/NO." are, but not "Carton type".
+    """
+    words = ["carton" if word == "c" else word for word in header.words]
+    boxes = [word for word in words if has_any([word], known.BOX_WORDS) or has_any([word], known.OUTER_WORDS)]
+    others = [word for word in words if word not in boxes and word not in _NUMBERING]
+    return bool(boxes) and not others
+
+
+def number_range(cell: object) -> tuple[int, int] | None:
+    """Read the first and the last number of 3-5, which are the same for 3.
+
+    None for anything else.
+    """
+    match = _RANGE.fullmatch(plain_text(text_of(cell)))
+    if match is None:
+        return None
+    first = int(match["first"])
+    last = int(match["last"] or first)
+    return (first, last) if last >= first else None
+
+
+def _doubt_other_cells(column: Column, headers: Sequence[Header], sample: _Sample, found: FoundColumns) -> None:
+    """Say where a header names a column and its cells are of another kind."""
+    for at, header in enumerate(headers):
+        candidate = None if at in found.taken() else _match(column, header, at)
+        cells = sample.column(at)
+        if candidate is None or not candidate.exact or not cells or _counts_rows(sample, at):
+            continue
+        found.doubts.append(
+            f'"{header.text}" is not read as the {column.name}: its cells are no numbers, such as "{text_of(cells[0])}"'
+        )
 
 
 def _counts_of_boxes(headers: Sequence[Header], sample: _Sample, taken: set[int]) -> list[_Candidate]:
@@ -313,8 +465,9 @@ def _counts_of_boxes(headers: Sequence[Header], sample: _Sample, taken: set[int]
         words = header.words
         if at in taken or not has_any(words, known.BOX_WORDS) or has_any(words, never):
             continue
-        if _counts_boxes(words) and sample.share(at, _is_amount) >= 0.5:
-            found.append(_Candidate(at, True, -1, ()))
+        is_numbered = not _NUMBERS.isdisjoint(words) and len(sample.column(at)) > 1 and _counts_rows(sample, at)
+        if not is_numbered and _counts_boxes(words) and sample.share(at, _is_amount) >= 0.5:
+            found.append(_Candidate(at, True, _OF_BOXES, ()))
     return found
 
 
@@ -327,6 +480,7 @@ def _counts_boxes(words: list[str]) -> bool:
     before = words[:first_box]
     behind = [word for word in words[first_box:] if not has_any([word], known.BOX_WORDS)]
     others = [word for word in [*before, *behind] if word not in _COUNTING and word not in _FILLERS]
+    others = [word for word in others if not has_any([word], known.OUTER_WORDS)]
     is_plural = not _plural_boxes().isdisjoint(words)
     is_counted = any(word in _COUNTING for word in before)
     is_numbered = any(word in _NUMBERING for word in behind)
@@ -340,13 +494,22 @@ def _plural_boxes() -> set[str]:
 
 
 def _named_by_unit(headers: Sequence[Header], taken: set[int]) -> list[_Candidate]:
-    """Weights under a header that is a unit alone: "KG", "Pounds"."""
+    """Weights under a header that names their unit: "KG", "Pounds", "Box kg"."""
     found = []
     for at, header in enumerate(headers):
-        word = header.words[0] if len(header.words) == 1 else ""
-        if at not in taken and len(word) > 1 and word in WEIGHT_BY_WORD:
+        words = header.words
+        is_alone = len(words) == 1 and len(words[0]) > 1 and words[0] in WEIGHT_BY_WORD
+        is_of_packing = bool(header.weight_unit in _PLAIN_UNITS and words) and all(map(_says_of_what, words))
+        if at not in taken and (is_alone or is_of_packing):
             found.append(_Candidate(at, True, 0, ()))
     return found
+
+
+def _says_of_what(word: str) -> bool:
+    """Whether a word says of what a weight is: "Box kg", "kg per carton", "total kg"."""
+    of_what = (known.BOX_WORDS, known.PIECE_WORDS, known.OUTER_WORDS)
+    of_how_many = (known.ONE_WORDS, known.TOTAL_WORDS, known.GROSS_WORDS)
+    return any(has_any([word], words) for words in (*of_what, *of_how_many))
 
 
 def _take_best(
@@ -355,11 +518,22 @@ def _take_best(
     """Take the best candidate, and say where another one may be meant as well."""
     ranked = sorted(candidates, key=lambda each: (_preference(column, each, headers), each.rank, each.at))
     best = ranked[0]
+    if column.name == "quantity":
+        named = [at for at, header in enumerate(headers) if at not in found.taken() and _names_boxes(header)]
+        by_numbers = _number_of_full_boxes(ranked, named, sample, found)
+        best = by_numbers or best
+        found.counts_boxes = by_numbers is not None or best.rank < 0
+        found.numbers_boxes = best.rank == _OF_NUMBERS
     found.at[column.name] = best.at
+    if found.counts_boxes and column.name == "quantity" and best is not ranked[0]:
+        return
     if column.kind == "mass" and has_any(headers[best.at].words, known.TOTAL_WORDS):
         found.is_total.add(column.name)
     if column.kind not in ("mass", "count"):
         return
+    words = headers[best.at].words
+    if column.kind == "mass" and has_any(words, known.GROSS_WORDS) and has_any(words, known.NET_WORDS):
+        found.doubts.append(f'"{headers[best.at].text}" names two weights: say --column weight="…"')
     if (
         column.name == "weight"
         and _is_of_what_is_inside(headers[best.at].words)
@@ -368,12 +542,58 @@ def _take_best(
         found.doubts.append(f'"{headers[best.at].text}" may be the weight of what is in a box: say --column weight="…"')
     for other in ranked[1:]:
         same = _preference(column, other, headers) == _preference(column, best, headers)
-        if same and sample.column(other.at) != sample.column(best.at):
+        is_converted = column.kind == "mass" and _is_converted(best, other, headers, sample)
+        if same and not is_converted and sample.column(other.at) != sample.column(best.at):
             found.doubts.append(
                 f'the {column.name} may be "{headers[best.at].text}", which is read, or "{headers[other.at].text}":'
                 f' say --column {column.name}="…"'
             )
             return
+
+
+def _is_converted(best: _Candidate, other: _Candidate, headers: Sequence[Header], sample: _Sample) -> bool:
+    """Whether two columns hold the same weights in two units."""
+    unit = headers[best.at].weight_unit
+    other_unit = headers[other.at].weight_unit
+    values = _numbers(sample, best.at)
+    others = _numbers(sample, other.at)
+    if not unit or not other_unit or unit == other_unit or not values or len(values) != len(others):
+        return False
+    pairs = zip(values, others, strict=True)
+    return all(math.isclose(a * WEIGHTS[unit], b * WEIGHTS[other_unit], rel_tol=0.02) for a, b in pairs)
+
+
+def _names_boxes(header: Header) -> bool:
+    return has_any(header.words, known.BOX_WORDS) or has_any(header.words, known.OUTER_WORDS)
+
+
+def _number_of_full_boxes(
+    candidates: Sequence[_Candidate], others: Sequence[int], sample: _Sample, found: FoundColumns
+) -> _Candidate | None:
+    """Return the quantity that, times what a box holds, is another quantity.
+
+    It counts boxes, whatever its words are. None where the numbers do not show it.
+    """
+    if "per_box" not in found.at:
+        return None
+    holds = _numbers(sample, found.at["per_box"])
+    if not holds or set(holds) <= {1.0}:
+        return None
+    known_at = {each.at for each in candidates}
+    named = [_Candidate(at, True, _OF_BOXES, ()) for at in others if at not in known_at]
+    for boxes in [*candidates, *named]:
+        counts = _numbers(sample, boxes.at)
+        pieces = [count * each for count, each in zip(counts, holds, strict=False)]
+        for other in candidates:
+            if other is not boxes and len(counts) == len(holds) and _numbers(sample, other.at) == pieces:
+                return boxes
+    return None
+
+
+def _numbers(sample: _Sample, at: int) -> list[float]:
+    """Numbers of a column's cells, none if one of them has no number."""
+    amounts = [amount_of(cell, NumberStyle()) for cell in sample.column(at)]
+    return [] if None in amounts else [amount.value for amount in amounts if amount is not None]
 
 
 def _is_of_what_is_inside(words: list[str]) -> bool:
@@ -396,7 +616,8 @@ def _preference(column: Column, candidate: _Candidate, headers: Sequence[Header]
     if column.kind == "mass":
         inner = has_any(words, known.INNER_WORDS)
         outer = has_any(words, known.OUTER_WORDS)
-        net = has_any(words, known.NET_WORDS) and not has_any(words, known.GROSS_WORDS)
+        is_net = has_any(words, known.NET_WORDS) or has_any(words, known.WITHOUT_WORDS)
+        net = is_net and not has_any(words, known.GROSS_WORDS)
         gross = has_any(words, known.GROSS_WORDS)
         total = has_any(words, known.TOTAL_WORDS)
         return inner and not outer, net, not gross, not outer, total
@@ -426,16 +647,56 @@ def _find_sides(headers: Sequence[Header], sample: _Sample, found: FoundColumns)
     for rest, sides in groups.items():
         chosen = _three_sides(sides, headers, found.at)
         if chosen is not None:
-            whole.append((_packing_rank(rest), min(chosen.values()), chosen))
+            whole.append(_Sides(_packing_rank(rest), bool(rest), min(chosen.values()), chosen))
     dimensions = _dimensions(headers, sample, found)
-    best = min(whole, key=lambda each: each[:2], default=None)
-    if dimensions and (best is None or _packing_rank(dimensions[0].rest) < best[0]):
+    whole.sort(key=lambda each: (each.rank, each.has_other_words, each.first))
+    if dimensions and (not whole or _packing_rank(dimensions[0].rest) < whole[0].rank):
         found.at["dimensions"] = dimensions[0].at
         found.in_order = order_of_sides(headers[dimensions[0].at].text)
-    elif best is not None:
-        found.at |= best[2]
+    elif whole:
+        found.at |= whole[0].at
+        _doubt_other_sides(whole, headers, sample, found)
     else:
         _take_sides_of_any_group(groups, headers, found)
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """Columns of three sides of one thing.
+
+    Attributes:
+        rank: Of the thing, see `_packing_rank`.
+        has_other_words: Whether its headers have more words than those for the sides.
+        first: Index of the first column.
+        at: Index of each side.
+    """
+
+    rank: int
+    has_other_words: bool
+    first: int
+    at: dict[str, int]
+
+
+def _doubt_other_sides(
+    sides: Sequence[_Sides], headers: Sequence[Header], sample: _Sample, found: FoundColumns
+) -> None:
+    """Say where the sides of another thing may be meant.
+
+    "Box 1 length" stands beside "Box 2 length".
+    """
+    best = sides[0]
+    unit = headers[best.at["length"]].length_unit
+    for other in sides[1:]:
+        at = other.at["length"]
+        is_alike = other.rank == best.rank and other.has_other_words == best.has_other_words
+        is_converted = headers[at].length_unit != unit
+        differs = any(sample.column(other.at[side]) != sample.column(best.at[side]) for side in SIDES)
+        if is_alike and differs and not is_converted:
+            found.doubts.append(
+                f'the sides may be "{headers[best.at["length"]].text}", …, which are read, or "{headers[at].text}", …:'
+                " say --column length=…, width=…, height=…"
+            )
+            return
 
 
 def _packing_rank(rest: tuple[str, ...]) -> int:
@@ -446,7 +707,9 @@ def _packing_rank(rest: tuple[str, ...]) -> int:
     words = list(rest)
     if has_any(words, known.MOST_WORDS):
         return 3
-    if has_any(words, known.OUTER_WORDS):
+    if has_any(words, known.NET_WORDS) or has_any(words, known.WITHOUT_WORDS):
+        return 2
+    if has_any(words, known.OUTER_WORDS) or has_any(words, known.GROSS_WORDS):
         return 0
     return 2 if has_any(words, known.INNER_WORDS) else 1
 
@@ -458,25 +721,41 @@ def _three_sides(
 
     None where one is missing.
 
-    Of two columns for a side, in different units, those of the unit that comes first are taken.
+    Of two columns for a side, in different units, those of the unit that most sides have are taken.
     """
     named = dict(sides)
     for side in SIDES:
         if side in given:
             named[side] = [_Candidate(given[side], True, 0, ())]
     missing = [side for side in SIDES if side not in named]
-    if "depth" in named and missing in (["length"], ["height"]):
+    if "depth" in named and len(missing) == 1:
         named[missing[0]] = named["depth"]
         missing = []
     if missing:
         return None
-    first = min(named["length"], key=lambda each: each.at)
-    unit = headers[first.at].length_unit
+    unit = _common_unit(named, headers)
     chosen = {}
     for side in SIDES:
         ranked = sorted(named[side], key=lambda each: (headers[each.at].length_unit != unit, not each.exact, each.at))
         chosen[side] = ranked[0].at
     return chosen if len(set(chosen.values())) == 3 else None
+
+
+def _common_unit(sides: Mapping[str, Sequence[_Candidate]], headers: Sequence[Header]) -> str:
+    """Return the unit in which most sides are given, of several the first.
+
+    Any unit goes before none.
+    """
+    candidates = sorted(itertools.chain.from_iterable(sides[side] for side in SIDES), key=lambda each: each.at)
+    units = [headers[each.at].length_unit for each in candidates]
+
+    def has_unit(side: str, unit: str) -> bool:
+        return any(headers[each.at].length_unit == unit for each in sides[side])
+
+    def preference(unit: str) -> tuple[int, bool]:
+        return sum(has_unit(side, unit) for side in SIDES), bool(unit)
+
+    return max(dict.fromkeys(units), key=preference)
 
 
 def _take_sides_of_any_group(
@@ -589,15 +868,36 @@ def order_of_sides(header: str) -> tuple[str, str, str]:
     """
     text = fold(plain_text(header))
     match = _ORDER_OF_SIDES.search(text)
-    if match is None:
+    names = _sides_in_words(tokens(header))
+    if match is not None:
+        names = _sides_of_letters("".join((match["a"], match["b"], match["c"])))
+    if len(names) != 3:
         return SIDES
-    letters = [match["a"], match["b"], match["c"]]
-    names = [_SIDE_LETTERS[letter] for letter in letters]
-    # L x l x h: the second one is the width.
-    if letters[:2] == ["l", "l"]:
-        names[1] = "width"
     first, second, third = _without_depth(names)
     return (first, second, third) if {first, second, third} == set(SIDES) else SIDES
+
+
+def _sides_of_letters(letters: str) -> list[str]:
+    """Return the sides that three initials stand for, in a language that has all."""
+    # L x l x h: the second one is the width.
+    if letters == "llh":
+        return ["length", "width", "height"]
+    for by_letter in _INITIALS_OF_SIDES:
+        if set(letters) == set(by_letter):
+            return [by_letter[letter] for letter in letters]
+    return [_SIDE_LETTERS.get(letter, "") for letter in letters]
+
+
+def _sides_in_words(words: Sequence[str]) -> list[str]:
+    """Return the sides whose words stand in a header, in their order."""
+    found = []
+    for word in words:
+        for column in COLUMNS:
+            is_word = len(word) > 1 or is_ideographic(word)
+            if column.kind == "length" and is_word and [word] in map(_phrase, column.all_words):
+                found.append(column.name)
+                break
+    return found
 
 
 def _without_depth(names: Sequence[str]) -> list[str]:
@@ -605,7 +905,9 @@ def _without_depth(names: Sequence[str]) -> list[str]:
 
     It is the length beside a width and a height, and the height beside a length and a width.
     """
-    instead = "height" if "length" in names else "length"
+    missing = [side for side in SIDES if side not in names]
+    # Of a cell that says the depth alone nothing is known.
+    instead = missing[0] if len(missing) == 1 else "depth"
     return [instead if name == "depth" else name for name in names]
 
 
@@ -630,6 +932,20 @@ def _find_units(column: Column, headers: Sequence[Header], sample: _Sample, foun
             if (is_called_so and share >= 0.5) or plain:
                 found.at[name] = at
                 break
+        else:
+            _doubt_other_unit(at, headers, sample, found)
+
+
+def _doubt_other_unit(at: int, headers: Sequence[Header], sample: _Sample, found: FoundColumns) -> None:
+    """Say where a second column has other units of length than the one that is read."""
+    if "unit" not in found.at:
+        return
+    units = {unit_of_word(text_of(cell), LENGTH_BY_WORD) for cell in sample.column(at)}
+    read = {unit_of_word(text_of(cell), LENGTH_BY_WORD) for cell in sample.column(found.at["unit"])}
+    if "" not in units and units != read:
+        found.doubts.append(
+            f'"{headers[at].text}" has other units than "{headers[found.at["unit"]].text}", which is read for all sides'
+        )
 
 
 def _rotations(headers: Sequence[Header]) -> list[int]:
@@ -653,6 +969,10 @@ def _rotations(headers: Sequence[Header]) -> list[int]:
     return [at_rotation[name] for name in ("zyx", "yzx", "xzy", "zxy", "xyz", "yxz")]
 
 
+def _increases(values: Sequence[float]) -> bool:
+    return all(a < b for a, b in itertools.pairwise(values))
+
+
 def small_whole_numbers(headers: Sequence[Header], sample_rows: Sequence[Cells], taken: set[int]) -> list[int]:
     """Columns that are not read and may be a quantity.
 
@@ -661,14 +981,17 @@ def small_whole_numbers(headers: Sequence[Header], sample_rows: Sequence[Cells],
     sample = _Sample(sample_rows[:_SAMPLE])
     found = []
     for at, header in enumerate(headers):
-        if at in taken or has_any(header.words, known.ROW_NUMBER_WORDS):
+        if at in taken or header.length_unit in _PLAIN_UNITS or header.weight_unit in _PLAIN_UNITS:
+            continue
+        if has_any(header.words, known.CLASS_WORDS):
             continue
         cells = sample.column(at)
         amounts = [amount_of(cell, NumberStyle()) for cell in cells]
-        values = [amount.value for amount in amounts if amount is not None]
+        # 10-12 is no amount with a word behind it.
+        values = [each.value for each in amounts if each is not None and (not each.word or each.word[0].isalpha())]
         if len(values) < max(1, len(cells)) or not all(1 <= value <= 1000 and value % 1 == 0 for value in values):
             continue
-        counts_rows = all(b - a == 1 for a, b in itertools.pairwise(values)) and len(values) > 1
-        if not counts_rows and any(value > 1 for value in values):
+        is_numbering = has_any(header.words, known.ROW_NUMBER_WORDS) and _increases(values)
+        if not is_numbering and not _counts_rows(sample, at) and any(value > 1 for value in values):
             found.append(at)
     return found

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeGuard
 
+from torchrl_gpu.lists.headers import has_any
 from torchrl_gpu.lists.sheets import Sheet
+from torchrl_gpu.lists.spreadsheets import MOST_COLUMNS
+from torchrl_gpu.lists.words import tokens
 
 # No list of boxes is nested deeper, and the stack holds far more.
 _MOST_DEPTH = 8
 _ITEM_KEYS = ("items", "item_sequence", "boxes", "packages", "parcels", "cartons", "records", "rows", "data", "lines")
 # Keys of an order that an item may have as well: they are the order's only where the item has none.
+_AMOUNTS = "weight, length, width, height, depth, quantity, qty, count, total, gewicht, poids, peso, volume"
+# Keys of headers and of rows, where they stand beside each other.
+_HEADER_KEYS = ("columns", "header", "headers", "fields")
+_VALUE_KEYS = ("value", "amount", "magnitude")
+_UNIT_KEYS = ("unit", "units", "uom")
+_ROW_KEYS = ("data", "rows", "values", "records")
 _NAMES = ("id", "name", "number", "no")
 Record = dict[str, object]
 
@@ -21,16 +31,47 @@ def json_sheet(text: str) -> Sheet:
     Raises:
         ValueError: It is no JSON, or holds no boxes.
     """
-    records = list(_records(_parse(text), {}, 0))
+    value = _parse(text)
+    rows = _rows_of(value)
+    if rows is not None:
+        return Sheet(list(range(len(rows))), rows)
+    records = list(_records(value, {}, 0))
     if not records:
         raise ValueError('the JSON holds no list of boxes: [{"length": …, "width": …, "height": …}, …]')
     keys: dict[str, None] = {}
     for record in records:
         keys.update(dict.fromkeys(record))
+    if len(keys) > MOST_COLUMNS:
+        raise ValueError(f"{len(keys):,} keys of boxes, more than {MOST_COLUMNS:,}")
     header = list(keys)
-    rows = [_cells(record, header) for record in records]
+    cells = [_cells(record, header) for record in records]
     # Boxes in JSON have no lines: they are counted from 1, and the header stands before them.
-    return Sheet(list(range(len(rows) + 1)), [header, *rows])
+    return Sheet(list(range(len(cells) + 1)), [header, *cells])
+
+
+def _rows_of(value: object) -> list[Sequence[object]] | None:
+    """Return the rows of a table, None for other JSON.
+
+    It is a list of lists, columns by name, or headers beside rows.
+    """
+    if isinstance(value, list):
+        is_table = len(value) > 1 and all(map(_is_row, value)) and all(isinstance(cell, str) for cell in value[0])
+        return value if is_table else None
+    if not isinstance(value, Mapping):
+        return None
+    header = next((value[key] for key in _HEADER_KEYS if _is_row(value.get(key))), None)
+    rows = next((value[key] for key in _ROW_KEYS if isinstance(value.get(key), list)), None)
+    if isinstance(header, list) and isinstance(rows, list) and rows and all(map(_is_row, rows)):
+        return [header, *rows]
+    columns = list(value.values())
+    if len(columns) > 2 and all(map(_is_row, columns)) and len({len(column) for column in columns}) == 1:
+        return [list(value), *zip(*columns, strict=True)]
+    return None
+
+
+def _is_row(value: object) -> TypeGuard[list[object]]:
+    """Whether a value is a list of plain values."""
+    return isinstance(value, list) and bool(value) and not any(isinstance(each, (list, dict)) for each in value)
 
 
 def _cells(record: Record, header: Sequence[str]) -> list[object]:
@@ -95,13 +136,22 @@ def _is_list_of_records(value: object) -> bool:
 def _values_of_order(value: Mapping[str, object]) -> Record:
     """Plain values of an order.
 
-    Its "id" becomes "order id".
+    Its "id" becomes "order id", and its "weight" is not that of a box.
     """
     values: Record = {}
     for key, each in value.items():
         if each is None or isinstance(each, (str, int, float)):
-            values[f"order {key}" if key in _NAMES else key] = each
+            values[f"order {key}" if key in _NAMES or _is_of_boxes(key) else key] = each
     return values
+
+
+def _is_of_boxes(key: str) -> bool:
+    """Whether a key is a side, a weight or a number.
+
+    That of an order is not that of its boxes.
+    """
+    words = tokens(key)
+    return words[-1:] != ["unit"] and has_any(words, _AMOUNTS)
 
 
 def _holds_orders(value: Mapping[str, object]) -> bool:
@@ -122,6 +172,16 @@ def _holds_boxes(value: Mapping[str, object]) -> bool:
     return describes_a_box.isdisjoint(str(key).casefold() for key in value)
 
 
+def _amount(value: object) -> str:
+    """Join {"value": 40, "unit": "cm"} to "40 cm", "" for other values."""
+    if not isinstance(value, Mapping) or len(value) != 2:
+        return ""
+    numbers = [value[key] for key in _VALUE_KEYS if key in value]
+    units = [value[key] for key in _UNIT_KEYS if key in value]
+    is_amount = bool(numbers and units) and isinstance(numbers[0], (int, float, str)) and isinstance(units[0], str)
+    return f"{numbers[0]} {units[0]}" if is_amount else ""
+
+
 def _flatten(value: Mapping[str, object], before: str = "", depth: int = 0) -> Record:
     """Join the keys of nested objects.
 
@@ -130,7 +190,10 @@ def _flatten(value: Mapping[str, object], before: str = "", depth: int = 0) -> R
     record: Record = {}
     for key, each in value.items():
         joined = f"{before} {key}".strip()
-        if isinstance(each, Mapping) and depth < _MOST_DEPTH:
+        amount = _amount(each)
+        if amount:
+            record[joined] = amount
+        elif isinstance(each, Mapping) and depth < _MOST_DEPTH:
             record |= _flatten(each, joined, depth + 1)
         elif isinstance(each, list):
             # [400, 300, 200] are the sides of a box.

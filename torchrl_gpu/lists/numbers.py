@@ -27,7 +27,7 @@ _GROUPED = re.compile(rf"{_SIGN}\d{{1,3}}((?P<group>[ '.,])\d{{3}}(?:(?P=group)\
 # 1,20,000: hundreds of thousands have groups of their own in India.
 _INDIAN = re.compile(rf"{_SIGN}\d{{1,2}}(?:,\d{{2}})+,\d{{3}}(?:\.\d*)?")
 _DECIMAL = re.compile(rf"{_SIGN}\d*(?P<decimal>[.,])\d+{_EXPONENT}|{_SIGN}\d+(?P<last>[.,])")
-_FRACTION = re.compile(r"(?:(?P<whole>\d+)[ -])?(?P<above>\d+)\s*/\s*(?P<below>\d+)")
+_FRACTION = re.compile(r"(?:(?P<whole>\d{1,9})[ -])?(?P<above>\d{1,9})\s*/\s*(?P<below>\d{1,9})")
 # A number, and what stands behind it.
 _WITH_WORD = re.compile(
     r"(?P<number>(?:\d+[ -])?\d+\s*/\s*\d+|[+-]?[\d.,' ]*\d[.,]?(?:[eE][+-]?\d+(?!\w))?)\s*(?P<word>[^\d\s].*)?"
@@ -139,11 +139,11 @@ def number_of(cell: object, style: NumberStyle = NumberStyle(known=False)) -> fl
 
     A number that can be read in one way only is read so, whatever the style of the file.
     """
-    if isinstance(cell, bool) or cell is None:
-        return None
-    if isinstance(cell, (int, float, Decimal)):
+    if isinstance(cell, str):
+        return _number_of_text(cell, style)
+    if isinstance(cell, (int, float, Decimal)) and not isinstance(cell, bool):
         return None if math.isnan(cell) else float(cell)
-    return _number_of_text(cell, style) if isinstance(cell, str) else None
+    return None
 
 
 # The same few numbers fill most of a list.
@@ -184,11 +184,17 @@ def amount_of(cell: object, style: NumberStyle) -> Amount | None:
 
     None for anything else.
     """
+    if isinstance(cell, str):
+        return _amount_of_text(cell, style)
     value = number_of(cell, style)
+    return None if value is None else Amount(value, "")
+
+
+@lru_cache(2**16)
+def _amount_of_text(cell: str, style: NumberStyle) -> Amount | None:
+    value = _number_of_text(cell, style)
     if value is not None:
         return Amount(value, "")
-    if not isinstance(cell, str):
-        return None
     match = _WITH_WORD.fullmatch(plain_text(cell))
     if not match or not match["word"]:
         return None
@@ -214,11 +220,23 @@ def text_of(cell: object) -> str:
 
     Parquet may have NaN for an empty cell, and Excel 123.0 for 123.
     """
+    if isinstance(cell, str):
+        return cell.strip()
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return ""
     if isinstance(cell, float) and cell.is_integer():
         return str(int(cell))
     return str(cell).strip()
+
+
+_NOTHING = "-, –, —, n/a, na, n.a., #n/a, null, none, nil, k.a., ./."
+_NOTHING_WORDS = {fold(word) for word in split_phrases(_NOTHING)}
+
+
+def is_nothing(cell: object) -> bool:
+    """Whether a cell is empty, or says that there is nothing: "-", "n/a"."""
+    text = text_of(cell)
+    return not text or (len(text) <= 4 and fold(text) in _NOTHING_WORDS)
 
 
 _YES = "yes, y, true, 1, x, ja, j, wahr, oui, o, vrai, si, s, sim, tak, ano, a, да, д, はい, 有, 是, ✓, ✔, √, ○"

@@ -17,11 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from torchrl_gpu.lists import doubts
+from torchrl_gpu.lists import cross_checks, doubts
 from torchrl_gpu.lists.box_list import BoxList, ColumnReading, Fault, Label, Source
 from torchrl_gpu.lists.columns import AMOUNT_WORDS, BOX_WORDS, COLUMNS, PIECE_WORDS, SIDES, Column
+from torchrl_gpu.lists.cross_checks import ReadRow
 from torchrl_gpu.lists.files import read_sheets
-from torchrl_gpu.lists.headers import Cells, has_any, parse_header, small_whole_numbers, split_sides
+from torchrl_gpu.lists.headers import Cells, has_any, number_range, parse_header, small_whole_numbers, split_sides
 from torchrl_gpu.lists.numbers import (
     COMMA,
     POINT,
@@ -31,11 +32,12 @@ from torchrl_gpu.lists.numbers import (
     decide_style,
     evidence_of,
     flag_of,
+    is_nothing,
     number_of,
     number_text,
     text_of,
 )
-from torchrl_gpu.lists.sheets import Sheet, Table, find_table, unread_units, why_no_table
+from torchrl_gpu.lists.sheets import Sheet, Table, find_table, header_of_quantity, unread_units, why_no_table
 from torchrl_gpu.lists.spreadsheets import is_inexact
 from torchrl_gpu.lists.units import LENGTH_BY_WORD, LENGTHS, WEIGHT_BY_WORD, WEIGHTS, unit_in, unit_of_word
 from torchrl_gpu.lists.words import contains, fold, split_phrases, tokens
@@ -44,15 +46,20 @@ from torchrl_gpu.system import arguments
 MOST_BOXES = 2**24
 # Rows in which a header that the user names is looked for.
 _HEADER_ROWS = 100
+# Rows that show what the numbers of a list are.
+_SAMPLE = 1000
+# Letters of a cell in an error.
+_MOST_SHOWN = 60
 # What a quantity counts.
 COUNTS = ("boxes", "pieces")
-# Words behind a number of boxes: 12 pcs.
+# Of what a weight is: one box, or all boxes of its row.
+WEIGHTS_OF = ("box", "row")
 # Columns, words of a line above the header that speaks of them, and units.
 _TITLE_WORDS = (
     (
         (*SIDES, "dimensions"),
         "dimensions, dims, sizes, measures, lengths, maße, abmessungen, mesures, medidas, misure, afmetingen, wymiary,"
-        " rozměry, размеры, 寸法, 尺寸",
+        " rozměry, размеры, 寸法, 尺寸, unit, units, einheit, einheiten, unité, unités, unidad, unidades, 単位, 单位",
         LENGTH_BY_WORD,
     ),
     (("weight", "max_load"), "weights, weight, gewichte, gewicht, poids, peso, pesos, waga, вес, 重量", WEIGHT_BY_WORD),
@@ -61,6 +68,7 @@ _MORE_COUNT_WORDS = (
     "pc, piece, ea, each, x, st, stk, box, case, cs, pce, pz, ud, u, unit, un, ct, krt, pièces, pieza, piezas, кор, 个,"
     " 個, 箱, 件"
 )
+# Words behind a number of boxes: 12 pcs.
 _COUNT_WORDS = {fold(word) for word in split_phrases(f"{PIECE_WORDS}, {BOX_WORDS}, {_MORE_COUNT_WORDS}")}
 
 
@@ -77,6 +85,7 @@ class ListOptions:
         columns: Headers, or numbers from 1, of columns by what they are.
         hidden: Whether hidden rows are read.
         counts: What the quantity counts where a list also says how many pieces a box holds: "boxes" or "pieces".
+        weights: Of what a weight is where a list does not say: a "box", or a "row" of boxes.
     """
 
     unit: str | None = None
@@ -87,6 +96,7 @@ class ListOptions:
     columns: Mapping[str, str] = field(default_factory=dict)
     hidden: bool = False
     counts: str | None = None
+    weights: str | None = None
 
 
 def read_list(
@@ -134,6 +144,8 @@ def _check_options(options: ListOptions, where: str) -> None:
         arguments.choice(where, "decimal", options.decimal, (POINT, COMMA))
     if options.counts is not None:
         arguments.choice(where, "counts", options.counts, COUNTS)
+    if options.weights is not None:
+        arguments.choice(where, "weights", options.weights, WEIGHTS_OF)
 
 
 def _choose_table(sheets: Sequence[Sheet], options: ListOptions, where: str) -> tuple[Sheet, Table]:
@@ -153,6 +165,13 @@ def _choose_table(sheets: Sequence[Sheet], options: ListOptions, where: str) -> 
     if len(sheets) > 1:
         others = ", ".join(f'"{each.name}"' for each in sheets if each is not sheet)
         sheet.notes.append(f'sheet "{sheet.name}" is read, not {others}')
+    if "quantity" not in table.columns.at and options.sheet is None:
+        for other in sheets:
+            header = "" if other is sheet or not other.is_visible else header_of_quantity(other)
+            if header:
+                sheet.doubts.append(
+                    f'"{sheet.name}" is read without a quantity, and the sheet "{other.name}" has "{header}"'
+                )
     more = ", ".join(f'"{each.name}"' for each, _ in tables[1:] if each.is_visible)
     if more and options.sheet is None:
         sheet.doubts.append(f'boxes are in the sheets {more} too; only "{sheet.name}" is read: say --sheet')
@@ -217,10 +236,13 @@ class _Reader:
         ]
         self.doubts = [*sheet.doubts, *table.columns.doubts]
         self.notes = list(sheet.notes)
-        self.style = self._decide_style()
-        self.units_of_columns = self._units_of_columns()
         self.notes_of: dict[str, str] = {}
+        self.style = NumberStyle()
+        self.units_of_columns = self._units_of_columns()
+        self.style = self._decide_style()
         self._decide_what_is_counted()
+        self._decide_of_what_weights_are()
+        self.read_rows: list[ReadRow] = []
 
     # -- what holds for the whole list -----------------------------------------------------------------------------
 
@@ -246,13 +268,17 @@ class _Reader:
         """
         return [row[at] for row in self.table.rows if at < len(row)]
 
+    def _distinct_texts(self, at: int) -> list[str]:
+        """Texts of a column, each once: the same few numbers fill most of a list."""
+        return list(dict.fromkeys(cell for cell in self._column(at) if isinstance(cell, str)))
+
     def _texts(self, columns: Sequence[int]) -> Iterator[str]:
         """Texts of the numbers of some columns, and of the sides that share a cell."""
         for at in columns:
-            for cell in self._column(at):
+            for cell in self._distinct_texts(at):
                 yield number_text(cell)
         if "dimensions" in self.at:
-            for cell in self._column(self.at["dimensions"]):
+            for cell in self._distinct_texts(self.at["dimensions"]):
                 for _, part in split_sides(cell):
                     yield number_text(part)
 
@@ -265,8 +291,9 @@ class _Reader:
             self.doubts.append("some numbers have a decimal point, others a decimal comma")
         if style.known or not style.ambiguous:
             return style
-        # No side of a box is 1.2 mm, nor 1,200 m: where only one reading gives boxes, it is the one.
-        likely = [each for each in (POINT, COMMA) if self._gives_likely_sides(NumberStyle(each, known=True))]
+        # No side of a box is 1.2 mm, nor 1,200 m, and no box of 24 litres weighs 5,000 kg: where only one reading gives
+        # boxes, it is the one.
+        likely = [each for each in (POINT, COMMA) if self._gives_likely_boxes(NumberStyle(each, known=True))]
         if len(likely) == 1:
             style = NumberStyle(likely[0], known=True, ambiguous=style.ambiguous)
             self.notes.append(
@@ -280,26 +307,43 @@ class _Reader:
             " comma, and no other number of the list says which: say --decimal . or --decimal ,"
         )
 
-    def _gives_likely_sides(self, style: NumberStyle) -> bool:
-        """Whether sides that read in two ways are likely ones.
+    def _gives_likely_boxes(self, style: NumberStyle) -> bool:
+        """Whether rows with numbers that read in two ways give likely boxes.
 
-        True where there are no such sides, or their unit is not known.
+        True where there are no such rows, or their units are not known.
         """
-        for side in SIDES:
-            if side not in self.at:
-                return True
-            at = self.at[side]
-            unit = self._unit_of_column(side, at) or self.options.unit or ""
-            if unit not in LENGTHS:
-                return True
-            for text in self._texts([at]):
-                evidence = evidence_of(text)
-                if evidence is None or not evidence.either:
-                    continue
-                side_mm = (number_of(text, style) or 0.0) * LENGTHS[unit]
-                if not doubts.LEAST_SIDE_MM <= side_mm <= doubts.MOST_SIDE_MM:
-                    return False
+        self.style = style
+        columns = [self.at[name] for name in (*SIDES, "dimensions", "weight") if name in self.at]
+        for cells in self.table.rows[:_SAMPLE]:
+            texts = [text_of(cells[at]) for at in columns if at < len(cells)]
+            if any(map(_reads_two_ways, texts)) and not self._is_likely_box(cells):
+                return False
         return True
+
+    def _is_likely_box(self, cells: Cells) -> bool:
+        try:
+            sizes, unit = self._sides(cells)
+            kilograms = self._kilograms(cells)
+        except _RowError:
+            return True
+        unit = unit or self.options.unit or ""
+        if unit not in LENGTHS:
+            return True
+        sides_mm = [side * LENGTHS[unit] for side in sizes]
+        if not all(doubts.LEAST_SIDE_MM <= side <= doubts.MOST_SIDE_MM for side in sides_mm):
+            return False
+        density = kilograms / (math.prod(sides_mm) / 1e6)
+        # A weight that is not known is not unlikely.
+        return math.isnan(density) or doubts.LEAST_DENSITY <= density <= doubts.MOST_DENSITY
+
+    def _kilograms(self, cells: Cells) -> float:
+        """Weight of a row that says its unit and is of one box, NaN otherwise."""
+        amount = amount_of(self._cell(cells, "weight"), self.style)
+        if amount is None or "weight" in self.table.columns.is_total:
+            return math.nan
+        words = [amount.word, self.units_of_columns.get("weight", ""), self._text(cells, "weight_unit")]
+        units = [unit_of_word(word, WEIGHT_BY_WORD) for word in words if word]
+        return amount.value * WEIGHTS[units[0]] if units and units[0] else math.nan
 
     def _unit_of_column(self, name: str, at: int) -> str:
         """Unit that a column's header, or the row of units below it, says.
@@ -364,7 +408,7 @@ class _Reader:
         if "per_box" not in self.at or "quantity" not in self.at:
             return
         header = parse_header(self.table.header[self.at["quantity"]])
-        if has_any(header.words, BOX_WORDS):
+        if has_any(header.words, BOX_WORDS) or self.table.columns.counts_boxes:
             return
         cells = [row[self.at["per_box"]] for row in self.table.rows if self.at["per_box"] < len(row)]
         holds = [amount_of(cell, self.style) for cell in cells]
@@ -382,6 +426,31 @@ class _Reader:
             f'{self.where}: "{counted}" may count boxes, or pieces of which a box holds "{per_box}":'
             " say --counts boxes or --counts pieces"
         )
+
+    def _decide_of_what_weights_are(self) -> None:
+        """Decide whether weights are those of one box or those of a row.
+
+        They are those of one box, unless header, totals or user say otherwise.
+        """
+        is_total = self.table.columns.is_total
+        self.knows_weights = bool(self.options.weights)
+        if "weight" not in self.at:
+            return
+        if cross_checks.says_of_what(self._header_of("weight")) or cross_checks.has_total_beside(self.table):
+            self.knows_weights = True
+        if self.options.weights == "row":
+            is_total.add("weight")
+        elif self.options.weights == "box":
+            is_total.discard("weight")
+        elif not self.knows_weights:
+            by_totals = cross_checks.weights_are_totals(self.table, self.style)
+            self.knows_weights = by_totals is not None
+            if by_totals:
+                is_total.add("weight")
+                self.notes.append(f'"{self._header_of("weight")}" is the weight of a row: its total is their sum')
+
+    def _header_of(self, name: str) -> str:
+        return self.table.header[self.at[name]]
 
     # -- rows --------------------------------------------------------------------------------------------------------
 
@@ -412,6 +481,7 @@ class _Reader:
             if row.number == 0:
                 continue
             total += row.number
+            self._keep_for_checks(row, cells)
             if total > MOST_BOXES:
                 raise ValueError(f"{self.where}: more than {MOST_BOXES:,} boxes by line {line}")
             orders.setdefault(name, []).append(row)
@@ -423,6 +493,52 @@ class _Reader:
                 f"totals and remarks are not read: line {lines}{', …' if len(self.table.footers) > 5 else ''}"
             )
         return self._box_list(orders, faults)
+
+    def _keep_for_checks(self, row: _Row, cells: Cells) -> None:
+        if len(self.read_rows) < _SAMPLE:
+            unit = row.unit or self.options.unit or ""
+            side_dm = LENGTHS[unit] / 100 if unit in LENGTHS else math.nan
+            self.read_rows.append(ReadRow(row.label["line"], cells, row.number, math.prod(row.sizes) * side_dm**3))
+
+    def _other_columns_doubt(self, own_unit: str) -> list[str]:
+        """Sentences about what the other columns of the list contradict."""
+        table = self.table
+        found = cross_checks.doubts_of_counting(table)
+        found += cross_checks.doubts_of_merged_cells(table, self.sheet.merged)
+        found += cross_checks.doubts_of_overlapping_numbers(table)
+        found += cross_checks.doubts_of_contents(table)
+        found += cross_checks.doubts_of_cancelled_rows(table)
+        volumes = cross_checks.check_volumes(table, self.read_rows, self.style)
+        if volumes.doubt:
+            found.append(volumes.doubt)
+        if "weight" not in self.at:
+            return [*found, *self._unread_weight()]
+        weight = self._header_of("weight")
+        if volumes.is_of_rows and not self.knows_weights:
+            found.append(
+                f'"{volumes.header}" is the volume of all boxes of a row, and "{weight}" may be their weight: say'
+                " --weights row or --weights box"
+            )
+        is_imperial = own_unit in ("in", "ft", "yd")
+        if is_imperial and "weight" in self.notes_of and not self.options.weight_unit and not self._says_weight_unit():
+            found.append(f'"{weight}" is read as kg, and the lengths are in {own_unit}: say --weight-unit')
+        return found
+
+    def _says_weight_unit(self) -> bool:
+        return bool(self.units_of_columns.get("weight")) or "weight_unit" in self.at
+
+    def _unread_weight(self) -> list[str]:
+        """Name a column of kilograms that is not read where the list has no weight."""
+        column = next(each for each in COLUMNS if each.name == "weight")
+        for at, text in enumerate(self.table.header):
+            header = parse_header(text)
+            is_letter = header.words == ["w"] and any(map(_is_number, self._column(at)))
+            names_unit = any(len(word) > 1 and word in WEIGHT_BY_WORD for word in tokens(text))
+            has_unit = names_unit and not has_any(header.words, column.never)
+            is_weight = has_unit or is_letter
+            if is_weight and at not in self.table.columns.taken() and any(self._column(at)):
+                return [f'no column is read as the weight; "{text}" may be it: say --column weight="{text}"']
+        return []
 
     def _text(self, cells: Cells, name: str) -> str:
         at = self.at.get(name)
@@ -510,11 +626,11 @@ class _Reader:
         cell = self._cell(cells, "dimensions")
         parts = split_sides(cell)
         if not parts:
-            raise _RowError(f'dimensions: "{text_of(cell)}" is not three numbers such as 400x300x200')
+            raise _RowError(f'dimensions: "{_shown(cell)}" is not three numbers such as 400x300x200')
         names = self.table.columns.in_order
         by_name = {name or names[i]: text for i, (name, text) in enumerate(parts)}
         if set(by_name) != set(SIDES):
-            raise _RowError(f'dimensions: "{text_of(cell)}" does not say length, width and height')
+            raise _RowError(f'dimensions: "{_shown(cell)}" does not say length, width and height')
         return [(side, by_name[side]) for side in SIDES]
 
     def _side(self, name: str, cell: object, row_unit: str) -> tuple[float, str]:
@@ -522,7 +638,7 @@ class _Reader:
         if amount is None:
             raise _RowError(f"{name} must be a positive number, not {_quoted(cell)}")
         if not 0 < amount.value < math.inf:
-            raise _RowError(f"{name} must be a positive number, not {text_of(cell)}")
+            raise _RowError(f"{name} must be a positive number, not {_shown(cell)}")
         column = "dimensions" if "dimensions" in self.at else name
         unit = self.units_of_columns.get(column, "")
         if unit and row_unit and unit != row_unit:
@@ -531,7 +647,7 @@ class _Reader:
         if amount.word:
             unit = unit_of_word(amount.word, LENGTH_BY_WORD)
             if not unit:
-                raise _RowError(f'{name}: "{amount.word}" in "{text_of(cell)}" is no unit of length')
+                raise _RowError(f'{name}: "{amount.word}" in "{_shown(cell)}" is no unit of length')
         return amount.value, unit
 
     # -- other columns -----------------------------------------------------------------------------------------------
@@ -541,17 +657,23 @@ class _Reader:
         if "quantity" not in self.at:
             return 1
         cell = self._cell(cells, "quantity")
+        if self.table.columns.numbers_boxes:
+            numbers = number_range(cell)
+            if numbers is None:
+                raise _RowError(f"quantity must be numbers of boxes such as 3-5, not {_quoted(cell)}")
+            self.notes_of["quantity"] = "numbers of boxes: 3-5 are three"
+            return numbers[1] - numbers[0] + 1
         amount = amount_of(cell, self.style)
         if amount is None:
             raise _RowError(f"quantity must be a whole number, not {_quoted(cell)}")
         if amount.word and amount.word not in _COUNT_WORDS:
-            raise _RowError(f'quantity: "{amount.word}" in "{text_of(cell)}" is no word for boxes')
+            raise _RowError(f'quantity: "{amount.word}" in "{_shown(cell)}" is no word for boxes')
         value = amount.value
         if self.pieces:
             holds = amount_of(self._cell(cells, "per_box"), self.style)
             value = math.ceil(value / holds.value) if holds is not None and holds.value > 0 else value
         if not 0 <= value < math.inf or value % 1:
-            raise _RowError(f"quantity must be a whole number, not {text_of(cell)}")
+            raise _RowError(f"quantity must be a whole number, not {_shown(cell)}")
         return int(value)
 
     def _value(self, column: Column, cells: Cells, number: int) -> float | str:
@@ -559,12 +681,12 @@ class _Reader:
         cell = self._cell(cells, column.name)
         if column.kind in ("text", "unit"):
             return text_of(cell)
-        if not text_of(cell):
+        if is_nothing(cell):
             return column.default
         if column.kind == "flag":
             flag = flag_of(cell)
             if flag is None:
-                raise _RowError(f"{column.name} must be yes or no, not {text_of(cell)}")
+                raise _RowError(f"{column.name} must be yes or no, not {_shown(cell)}")
             return float(flag)
         amount = amount_of(cell, self.style)
         if amount is None:
@@ -575,7 +697,7 @@ class _Reader:
         too_small = value <= 0 if column.positive else value < 0
         if too_small or math.isinf(value):
             wanted = "a positive number" if column.positive else "at least 0"
-            raise _RowError(f"{column.name} must be {wanted}, or nothing, not {text_of(cell)}")
+            raise _RowError(f"{column.name} must be {wanted}, or nothing, not {_shown(cell)}")
         if column.name in self.table.columns.is_total and number:
             self.notes_of[column.name] = "of all boxes of a row: divided by the quantity"
             value /= number
@@ -634,7 +756,8 @@ class _Reader:
         )
         lines = [row.label["line"] for row in rows]
         quantities = [row.number for row in rows]
-        sentences = [*self.doubts, *self._unread_quantity(), *doubts.unlikely_values(found)]
+        sentences = [*self.doubts, *self._unread_quantity(), *self._other_columns_doubt(own_unit)]
+        sentences += doubts.unlikely_values(found)
         sentences += doubts.unlikely_quantities(lines, quantities)
         return replace(found, doubts=sentences)
 
@@ -733,8 +856,26 @@ class _RowError(ValueError):
     """Why a row gives no box."""
 
 
-def _quoted(cell: object) -> str:
+def _is_number(cell: object) -> bool:
+    return number_of(cell) is not None
+
+
+def _reads_two_ways(text: str) -> bool:
+    for number in [text, *(part for _, part in split_sides(text))]:
+        evidence = evidence_of(number_text(number))
+        if evidence is not None and evidence.either:
+            return True
+    return False
+
+
+def _shown(cell: object) -> str:
+    """Return the beginning of a cell, as errors show it."""
     text = text_of(cell)
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+
+
+def _quoted(cell: object) -> str:
+    text = _shown(cell)
     return f'"{text}"' if text else "an empty cell"
 
 

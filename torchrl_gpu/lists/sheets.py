@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from torchrl_gpu.lists.columns import SIDES
 from torchrl_gpu.lists.headers import Cells, FoundColumns, find_columns, parse_header, split_sides
@@ -20,6 +21,8 @@ _MOST_ABOVE = 60
 _MOST_LETTERS = 200
 # "Signature" and "Date": a row with more is a box whose sides are missing.
 _MOST_CELLS_OF_A_REMARK = 2
+# Columns that a list may have several of under one header.
+_REPEATABLE = ("unit", "weight_unit", "article")
 _TOTAL_WORDS = split_phrases(
     "total, totals, sum, subtotal, grand, summe, gesamt, zwischensumme, totaal, totale, suma, totaux, somme, razem,"
     " celkem, soucet, итого, всего, 合計, 小計, 合计, 总计, 小计, 總計"
@@ -65,6 +68,7 @@ class Table:
         rows: Cells of each row.
         units: Unit of each column by its index, from a row of units below the header.
         footers: Lines of totals and remarks, which give no box.
+        totals: Cells of the rows of totals.
         title: Texts of the lines above the header.
     """
 
@@ -75,6 +79,7 @@ class Table:
     rows: list[Cells]
     units: dict[int, str] = field(default_factory=dict)
     footers: list[int] = field(default_factory=list)
+    totals: list[Cells] = field(default_factory=list)
     title: list[str] = field(default_factory=list)
 
 
@@ -116,14 +121,38 @@ def _table_at(sheet: Sheet, at: int, named: Mapping[str, str]) -> Table | None:
         return None
     below = [row for row in sheet.rows[at + 1 : at + 400] if not is_empty(row)]
     best: tuple[list[str], FoundColumns] | None = None
+    best_score = (False, 0)
     for header in (cells, _joined(sheet, at)):
         given = _given(header, named)
         if given is None:
             continue
         columns = find_columns(header, below, given)
-        if columns.has_sides and (best is None or len(columns.at) > len(best[1].at)):
-            best = header, columns
-    return None if best is None else _cut(sheet, at, *best)
+        score = (not _repeated(header, columns, below), len(columns.at))
+        if columns.has_sides and score > best_score:
+            best, best_score = (header, columns), score
+    if best is None:
+        return None
+    header, columns = best
+    for name in _repeated(header, columns, below):
+        if name not in named:
+            columns.doubts.append(f'"{header[columns.at[name]]}" stands there twice, and the first is the {name}')
+    return _cut(sheet, at, header, columns)
+
+
+def _repeated(header: Sequence[str], columns: FoundColumns, rows: Sequence[Cells]) -> list[str]:
+    """Columns whose header stands a second time, above other cells."""
+    found = []
+    for name, at in columns.at.items():
+        text = header[at]
+        if name not in _REPEATABLE and text and header.count(text) > 1:
+            others = [i for i, each in enumerate(header) if each == text and i != at]
+            if any(_cells(rows, other) != _cells(rows, at) for other in others):
+                found.append(name)
+    return found
+
+
+def _cells(rows: Sequence[Cells], at: int) -> list[str]:
+    return [text_of(row[at]) if at < len(row) else "" for row in rows]
 
 
 def _joined(sheet: Sheet, at: int) -> list[str]:
@@ -206,6 +235,8 @@ def _leave_out_footers(table: Table) -> None:
     for i, row in enumerate(table.rows):
         if i in with_numbers:
             kept.append(i)
+            if _is_called_total(row):
+                table.columns.doubts.append(f"line {table.lines[i]}: this may be a total, and is read as a box")
             continue
         if is_empty(row):
             continue
@@ -215,6 +246,7 @@ def _leave_out_footers(table: Table) -> None:
         is_remark = i > last and len(filled) <= _MOST_CELLS_OF_A_REMARK and not any(map(_is_number, filled))
         if texts == table.header or (not has_side and (is_remark or _is_total(row))):
             table.footers.append(table.lines[i])
+            table.totals.append(row)
         else:
             kept.append(i)
     table.lines = [table.lines[i] for i in kept]
@@ -232,6 +264,23 @@ def _is_total(row: Cells) -> bool:
         if isinstance(cell, str):
             words.update(tokens(cell[:_MOST_LETTERS]))
     return not words.isdisjoint(_TOTAL_WORDS)
+
+
+def _is_called_total(row: Cells) -> bool:
+    """Whether a cell of a row is a word for a total and nothing else.
+
+    "Grand total" is, but not "Total Cleaner".
+    """
+    return any(isinstance(cell, str) and _is_total_word(cell) for cell in row)
+
+
+# The same few articles fill most of a list.
+@lru_cache(2**16)
+def _is_total_word(cell: str) -> bool:
+    if len(cell) > _MOST_LETTERS or not any(map(str.isalpha, cell)):
+        return False
+    words = tokens(cell)
+    return bool(words) and all(word in _TOTAL_WORDS for word in words)
 
 
 def _has_numbers(row: Cells, columns: Sequence[int]) -> bool:
@@ -261,6 +310,17 @@ def _table_without_header(sheet: Sheet, filled: Sequence[int], named: Mapping[st
     if not columns.has_sides:
         return None
     return Table(header, 0, columns, sheet.lines[filled[0] :], sheet.rows[filled[0] :])
+
+
+def header_of_quantity(sheet: Sheet) -> str:
+    """Return the header of a quantity in a sheet that has no sides, "" for none."""
+    filled = [i for i, row in enumerate(sheet.rows) if not is_empty(row)][:_MOST_ABOVE]
+    for i in filled:
+        header = [text_of(cell) for cell in sheet.rows[i]]
+        columns = find_columns(header, sheet.rows[i + 1 : i + _MOST_ABOVE], {})
+        if "quantity" in columns.at and "article" in columns.at:
+            return header[columns.at["quantity"]]
+    return ""
 
 
 def why_no_table(sheet: Sheet) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from types import ModuleType
 from typing import Protocol
@@ -18,9 +18,15 @@ from torchrl_gpu.system.extras import how_to_install
 MOST_BYTES = 2**28
 MOST_ROWS = 2**20
 MOST_COLUMNS = 1024
+# Cells of a sheet, and cells that merged ones cover.
+MOST_CELLS = 2**24
+MOST_MERGED = 2**22
+_MERGED = re.compile(rb'<(?:\w+:)?mergeCell\s[^>]*?ref="([A-Z]{1,3})(\d{1,7}):([A-Z]{1,3})(\d{1,7})"')
 _ONLY_ZEROS = re.compile(r"0{2,}")
 # A unit that a number's format writes behind it.
 _LITERAL = re.compile(r'[0#]\s*"([^"]*[^\s"][^"]*)"')
+_QUOTED = re.compile(r'"[^"]*"')
+_ESCAPED = re.compile(r"(?:\\.)+")
 # Excel keeps 15 digits of a number.
 _MOST_EXACT = 10**15
 
@@ -54,7 +60,8 @@ class _Worksheet(Protocol):
     row_dimensions: Mapping[int, _ExcelRow]
     merged_cells: _Ranges
 
-    def iter_rows(self) -> Iterable[tuple[_ExcelCell, ...]]: ...
+    # There is no public way to the cells that a file has.
+    _cells: Mapping[tuple[int, int], _ExcelCell]
 
 
 def library(module: str, extra: str = "lists") -> ModuleType:
@@ -77,6 +84,31 @@ def check_unpacked(raw: bytes, most: int) -> None:
         raise ValueError(f"{size:,} bytes unpacked, more than {most:,}")
 
 
+def check_merged(raw: bytes, most: int) -> None:
+    """Raise ValueError if merged cells of an .xlsx file cover more than `most` cells.
+
+    Reading makes every one of them, and a sheet has 17 billion.
+    """
+    covered = 0
+    with zipfile.ZipFile(BytesIO(raw)) as archive:
+        for name in archive.namelist():
+            if not name.startswith("xl/worksheets/") or not name.endswith(".xml"):
+                continue
+            for match in _MERGED.finditer(archive.read(name)):
+                left, top, right, bottom = match.groups()
+                covered += (_column_number(right) - _column_number(left) + 1) * (int(bottom) - int(top) + 1)
+    if covered > most:
+        raise ValueError(f"{covered:,} merged cells, more than {most:,}")
+
+
+def _column_number(letters: bytes) -> int:
+    """Number of a column by its letters: A is 1, and AA is 27."""
+    number = 0
+    for letter in letters:
+        number = 26 * number + letter - ord("A") + 1
+    return number
+
+
 def excel_sheets(raw: bytes, hidden: bool) -> list[Sheet]:
     """Read the sheets of an .xlsx file, the active visible one first.
 
@@ -85,6 +117,7 @@ def excel_sheets(raw: bytes, hidden: bool) -> list[Sheet]:
         hidden: Whether hidden and filtered rows are read.
     """
     check_unpacked(raw, MOST_BYTES)
+    check_merged(raw, MOST_MERGED)
     book = library("openpyxl").load_workbook(BytesIO(raw), data_only=True)
     visible = [sheet for sheet in book.worksheets if sheet.sheet_state == "visible"]
     active = book.active
@@ -104,13 +137,13 @@ def _excel_sheet(sheet: _Worksheet, hidden: bool) -> Sheet:
         raise ValueError(f"{sheet.max_row:,} rows of {sheet.max_column:,} columns")
     made = Sheet([], [], sheet.title)
     left_out = []
-    for line, cells in enumerate(sheet.iter_rows(), 1):
+    for line, cells in _rows_of(sheet):
         if sheet.row_dimensions[line].hidden and not hidden:
-            if any(cell.value is not None for cell in cells):
+            if cells:
                 left_out.append(line)
             continue
         made.lines.append(line)
-        made.rows.append([_value(cell.value, cell.number_format) for cell in cells])
+        made.rows.append([None if cell is None else _value(cell.value, cell.number_format) for cell in cells])
     if left_out:
         made.doubts.append(
             f"{len(left_out):,} hidden or filtered rows are not read, the first is line {left_out[0]:,}:"
@@ -118,6 +151,25 @@ def _excel_sheet(sheet: _Worksheet, hidden: bool) -> Sheet:
         )
     _fill_merged(made, [(r.min_row, r.min_col, r.max_row, r.max_col) for r in sheet.merged_cells.ranges])
     return made
+
+
+def _rows_of(sheet: _Worksheet) -> Iterator[tuple[int, Sequence[_ExcelCell | None]]]:
+    """Yield the rows of a sheet that have a value, and one empty row for each gap.
+
+    `iter_rows` makes a cell for every place of the sheet, and a format that goes down to its last row has a million.
+    """
+    rows: dict[int, list[_ExcelCell | None]] = {}
+    for (line, column), cell in sorted(sheet._cells.items()):
+        if cell.value is not None:
+            row = rows.setdefault(line, [])
+            row += [None] * (column - len(row))
+            row[column - 1] = cell
+    last = 0
+    for line, cells in rows.items():
+        if line > last + 1:
+            yield line - 1, []
+        yield line, cells
+        last = line
 
 
 def _value(value: object, number_format: str) -> object:
@@ -128,7 +180,12 @@ def _value(value: object, number_format: str) -> object:
     is_whole = isinstance(value, (int, float)) and not isinstance(value, bool) and float(value).is_integer()
     if is_whole and _ONLY_ZEROS.fullmatch(number_format or ""):
         return f"{int(value):0{len(number_format)}d}"  # type: ignore[call-overload]
-    literals = _LITERAL.findall(number_format or "")
+    is_percent = "%" in _QUOTED.sub("", number_format or "")
+    if is_percent and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return f"{100 * value:g}%"
+    # 0\ \k\g is 0" kg".
+    number_format = _ESCAPED.sub(lambda match: f'"{match[0].replace(chr(92), "")}"', number_format or "")
+    literals = _LITERAL.findall(number_format)
     if literals and isinstance(value, (int, float)) and not isinstance(value, bool):
         return f"{value} {literals[-1].strip()}"
     return value
@@ -148,6 +205,7 @@ def _fill_merged(sheet: Sheet, ranges: Iterable[tuple[int, int, int, int]]) -> N
             if at is None or bottom == top:
                 continue
             row = list(sheet.rows[at])
+            row += [None] * (min(right, MOST_COLUMNS) - len(row))
             for column in range(left, min(right, len(row)) + 1):
                 if row[column - 1] is None:
                     row[column - 1] = value
@@ -164,7 +222,7 @@ def calamine_sheets(raw: bytes) -> list[Sheet]:
     found = []
     for about in book.sheets_metadata:
         sheet = book.get_sheet_by_name(about.name)
-        if sheet.height > MOST_ROWS or sheet.width > MOST_COLUMNS:
+        if sheet.height > MOST_ROWS or sheet.width > MOST_COLUMNS or sheet.height * sheet.width > MOST_CELLS:
             raise ValueError(f"{sheet.height:,} rows of {sheet.width:,} columns")
         rows = [_without_empty(row) for row in sheet.to_python(skip_empty_area=False)]
         made = Sheet(list(range(1, len(rows) + 1)), rows, about.name)

@@ -11,10 +11,10 @@ LENGTHS = {"mm": 1.0, "cm": 10.0, "dm": 100.0, "m": 1000.0, "in": 25.4, "ft": 30
 WEIGHTS = {"kg": 1.0, "g": 1e-3, "mg": 1e-6, "t": 1e3, "lb": 0.45359237, "oz": 0.028349523125}
 # "ton" is not here: it is a metric, a short or a long one.
 _LENGTH_WORDS = {
-    "mm": "mm, millimeter, millimeters, millimetre, millimetres, milimetros, мм, 毫米, ミリ, 粍",
-    "cm": "cm, cms, centimeter, centimeters, centimetre, centimetres, zentimeter, см, 厘米, センチ",
+    "mm": "mm, millimeter, millimeters, millimetre, millimetres, milimetros, мм, 毫米, 公厘, 公釐, ミリ, 粍",
+    "cm": "cm, cms, centimeter, centimeters, centimetre, centimetres, zentimeter, см, 厘米, 公分, センチ",
     "dm": "dm, decimeter, dezimeter",
-    "m": "m, meter, meters, metre, metres, metros, metri, м, 米, メートル",
+    "m": "m, meter, meters, metre, metres, metros, metri, м, 米, 公尺, メートル",
     "in": 'in, ins, inch, inches, ", zoll, pouce, pouces, pulgada, pulgadas, pollici, polegadas, 英寸, インチ',
     "ft": "ft, foot, feet, fuss, pieds, pies",
     "yd": "yd, yard, yards",
@@ -41,6 +41,8 @@ def _by_word(words: Mapping[str, str]) -> dict[str, str]:
 
 LENGTH_BY_WORD = _by_word(_LENGTH_WORDS)
 WEIGHT_BY_WORD = _by_word(_WEIGHT_WORDS)
+# Letters of the longest word.
+_MOST_LETTERS = max(map(len, (*LENGTH_BY_WORD, *WEIGHT_BY_WORD)))
 # One-letter units that may also be an initial: "t" and "g" count behind another word alone.
 _INITIALS = ("m", "g", "t", "in")
 
@@ -68,4 +70,8 @@ def unit_in(header: Collection[str], by_word: Mapping[str, str]) -> str:
 
 def unit_of_word(word: str, by_word: Mapping[str, str]) -> str:
     """Return the unit that a word is the name of, "" for none."""
-    return by_word.get(fold(word.strip().rstrip(".")), "")
+    word = word.strip().rstrip(".")
+    # Most cells are numbers or long texts, and a list has millions of them.
+    if not word or len(word) > _MOST_LETTERS or word[0].isdigit():
+        return ""
+    return by_word.get(fold(word), "")

@@ -16,12 +16,14 @@ _LETTERS: dict[str, str | int | None] = {"ł": "l", "ø": "o", "đ": "d", "æ": 
 _INITIALS = re.compile(r"\b(?:[a-z]\.){2,}(?![a-z])", re.IGNORECASE)
 # A small letter or a digit before a capital, and the last of several capitals before a small letter.
 _CAMEL = re.compile(r"(?<=[a-zà-ÿ0-9])(?=[A-ZÀ-Þ])|(?<=[A-Z])(?=[A-Z][a-z]{2})")
+# A unit behind a Chinese or Japanese word has no space before it: 长cm.
+_BETWEEN_SCRIPTS = re.compile(r"(?<=[\u3040-\u9fff])(?=[a-z])|(?<=[a-z])(?=[\u3040-\u9fff])")
 # A slash before a box or a piece divides: "Qty/CTN" is what one carton holds.
 _PER = re.compile(r"\s*/\s*(?=(?:ctn|carton|case|cs|box|pc|pcs|piece|unit|ea|karton|stk|stuck|colli?|caja|caixa)\b)")
 # Germanic languages join words: "Kartonlänge" is the length of a carton.
 _LAST_PARTS = (
     *("lange", "laenge", "breite", "hohe", "hoehe", "tiefe", "gewicht", "menge", "anzahl", "einheit", "nummer"),
-    *("lengte", "breedte", "hoogte", "diepte", "aantal"),
+    *("lengte", "breedte", "hoogte", "diepte", "aantal", "mass", "masse"),
 )
 
 
@@ -55,6 +57,8 @@ def tokens(header: str) -> list[str]:
     text = plain_text(header)
     text = _INITIALS.sub(lambda match: match[0].replace(".", "") + " ", text)
     text = fold(_CAMEL.sub(" ", text))
+    if not text.isascii():
+        text = _BETWEEN_SCRIPTS.sub(" ", text)
     text = _PER.sub(" per ", text)
     found = re.findall(r'[^\W_]+|"|#', text)
     parts: list[str] = []

@@ -23,7 +23,7 @@ DOUBTFUL = 3
 # Exit status where some pallet does not hold on the road. Its plan is written.
 UNSAFE = 4
 # Options of `ListOptions`, and of `pack`.
-_LIST_OPTIONS = ("unit", "weight_unit", "decimal", "encoding", "sheet", "hidden", "counts")
+_LIST_OPTIONS = ("unit", "weight_unit", "decimal", "encoding", "sheet", "hidden", "counts", "weights")
 _PACK_OPTIONS = (
     *("pallet", "height", "weight", "gap", "overhang", "cell", "open_pallets", "visible", "tries", "turns"),
     *("stability", "policy", "physics", "friction", "device"),
@@ -131,6 +131,7 @@ def _add_list_options(parser: OneLineParser) -> None:
     add("--sheet", help="name or number of the sheet; the active one by default")
     add("--hidden", action="store_true", help="read hidden and filtered rows of a workbook as well")
     add("--counts", choices=("boxes", "pieces"), help="what the quantity counts, if a box holds several pieces")
+    add("--weights", choices=("box", "row"), help="of what a weight is: one box, or all boxes of its row")
     add("--column", nargs="+", default=[], metavar="NAME=HEADER", help="a column that is not found: length='dim 1'")
 
 

@@ -1,0 +1,346 @@
+"""What the other columns of a list say about its boxes.
+
+A list tells more than is read: a column of volumes knows what the sides must be, and a row of totals whether a weight
+is that of one box or that of a row. What does not go together is a doubt.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from torchrl_gpu.lists.columns import (
+    BOX_WORDS,
+    ONE_WORDS,
+    OTHER_COUNTS,
+    OUTER_WORDS,
+    PIECE_WORDS,
+    SIDES,
+    TOTAL_WORDS,
+    UNIT_WORDS,
+    VOLUME_UNITS,
+    VOLUME_WORDS,
+)
+from torchrl_gpu.lists.headers import Cells, has_any, number_range, parse_header
+from torchrl_gpu.lists.numbers import NumberStyle, amount_of, text_of
+from torchrl_gpu.lists.sheets import Table
+from torchrl_gpu.lists.words import contains, fold, split_phrases, tokens
+
+# Relative difference of volumes: lists round them, and some give those of the goods.
+_MOST_DIFFERENCE = 0.3
+# Relative difference of sums.
+_MOST_ROUNDING = 0.005
+# Rows that show what a column holds.
+_SAMPLE = 200
+# Words of a header that numbers boxes by itself.
+_BOX_NUMBERS = "sscc, lpn, nve, hu, handling unit, license plate"
+_CANCELLED = {
+    *("cancelled", "canceled", "void", "deleted", "storniert", "storno", "geloscht", "annule", "annulee", "anulado"),
+    *("cancelado", "cancelada", "annullato", "geannuleerd", "anulowane", "anulowano", "zruseno", "отменен", "отменено"),
+    *("キャンセル", "取消", "已取消"),
+}
+_UNIT_WORDS = f"{UNIT_WORDS}, um, me, vme, jm, j m"
+_WEIGHT_WORDS = "weight, wt, gw, gewicht, gew, poids, peso, waga, masa, hmotnost, вес, масса, 重"
+# Boxes of one row whose numbers are compared with those of others.
+_MOST_NUMBERED = 10_000
+# Letters of a unit of quantities.
+_MOST_LETTERS = 12
+
+
+@dataclass(frozen=True)
+class ReadRow:
+    """What was understood of a row.
+
+    Attributes:
+        line: Its line.
+        cells: Its cells.
+        number: Number of boxes.
+        litres: Volume of one box, NaN where its unit is not known.
+    """
+
+    line: int
+    cells: Cells
+    number: int
+    litres: float
+
+
+@dataclass(frozen=True)
+class VolumeCheck:
+    """What the column of volumes says.
+
+    Attributes:
+        doubt: A sentence where the sides give another volume, "" otherwise.
+        is_of_rows: Whether the volumes are those of all boxes of a row.
+        header: Header of the column.
+    """
+
+    doubt: str = ""
+    is_of_rows: bool = False
+    header: str = ""
+
+
+def check_volumes(table: Table, rows: Sequence[ReadRow], style: NumberStyle) -> VolumeCheck:
+    """Compare the volumes of a list with those of its boxes."""
+    for at, header in enumerate(table.header):
+        litres = _litres_of_unit(header)
+        if at in table.columns.taken() or not litres:
+            continue
+        return _check_volumes_at(at, header, litres, rows[:_SAMPLE], style)
+    return VolumeCheck()
+
+
+def _litres_of_unit(header: str) -> float:
+    """Return the litres of a header's unit of volumes, 0 where it names none."""
+    words = tokens(header)
+    is_volume = any(contains(words, tokens(word)) for word in split_phrases(VOLUME_WORDS))
+    for unit, litres in VOLUME_UNITS.items():
+        is_named = any(contains(words, tokens(word)) for word in split_phrases(unit))
+        # "L" alone is no litre.
+        if is_named and (is_volume or (len(words) == 1 and len(words[0]) > 1)):
+            return litres
+    return 0.0
+
+
+def _check_volumes_at(at: int, header: str, litres: float, rows: Sequence[ReadRow], style: NumberStyle) -> VolumeCheck:
+    of_boxes = 0
+    of_rows = 0
+    matching = 0
+    told = 0
+    wrong: ReadRow | None = None
+    for row in rows:
+        amount = amount_of(row.cells[at], style) if at < len(row.cells) else None
+        if amount is None or amount.word or amount.value <= 0 or math.isnan(row.litres) or not row.number:
+            continue
+        volume = amount.value * litres
+        told += 1
+        # 0.01 m³ may be anything from 5 to 15 litres.
+        rounding = litres * _rounding(text_of(row.cells[at]))
+        is_of_box = abs(volume - row.litres) <= rounding or _are_close(volume, row.litres, _MOST_DIFFERENCE)
+        of_row = row.litres * row.number
+        is_of_row = abs(volume - of_row) <= rounding or _are_close(volume, of_row, _MOST_DIFFERENCE)
+        if row.number > 1:
+            of_boxes += is_of_box
+            of_rows += is_of_row
+        if is_of_box or is_of_row:
+            matching += 1
+        elif wrong is None:
+            wrong = row
+    # One row may be a slip: most rows must differ.
+    if wrong is not None and matching < told / 2:
+        doubt = (
+            f'line {wrong.line}: "{header}" is {text_of(wrong.cells[at])}, and the sides of a box give'
+            f" {wrong.litres / litres:.3g}: are the sides of this box, and is their unit right?"
+        )
+        return VolumeCheck(doubt, header=header)
+    is_total = of_rows > of_boxes and not has_any(tokens(header), ONE_WORDS)
+    return VolumeCheck(is_of_rows=is_total, header=header)
+
+
+def _rounding(text: str) -> float:
+    """Half of the last decimal of a number."""
+    decimals = re.search(r"[.,](\d+)$", text)
+    return 0.5 * 10.0 ** -len(decimals[1]) if decimals else 0.5
+
+
+def _are_close(a: float, b: float, difference: float) -> bool:
+    return abs(a - b) <= difference * max(abs(a), abs(b))
+
+
+def weights_are_totals(table: Table, style: NumberStyle) -> bool | None:
+    """Say whether the row of totals is the sum of the weights.
+
+    Then they are those of all boxes of a row. None where the totals do not say.
+    """
+    at = table.columns.at
+    if "weight" not in at or "quantity" not in at or not table.totals:
+        return None
+    weights = 0.0
+    products = 0.0
+    for row in table.rows:
+        weight = _value(row, at["weight"], style)
+        number = _value(row, at["quantity"], style)
+        if weight is None or number is None:
+            return None
+        weights += weight
+        products += weight * number
+    if _are_close(weights, products, _MOST_ROUNDING):
+        return None
+    total = _grand_total([_value(row, at["weight"], style) for row in table.totals])
+    if _are_close(total, weights, _MOST_ROUNDING):
+        return True
+    return False if _are_close(total, products, _MOST_ROUNDING) else None
+
+
+def _grand_total(values: Sequence[float | None]) -> float:
+    """Return the sum of all rows, NaN where there are subtotals alone."""
+    known = sorted(value for value in values if value is not None)
+    if not known or (len(known) > 1 and known[-1] < sum(known[:-1]) * (1 - _MOST_ROUNDING)):
+        return math.nan
+    return known[-1]
+
+
+def has_total_beside(table: Table) -> bool:
+    """Whether another column has the total weight of a row.
+
+    The one that is read has that of a box, then.
+    """
+    at = table.columns.at["weight"]
+    for i, text in enumerate(table.header):
+        header = parse_header(text)
+        is_weight = header.weight_unit in ("kg", "lb", "g") or has_any(header.words, _WEIGHT_WORDS)
+        if i != at and is_weight and has_any(header.words, TOTAL_WORDS):
+            return True
+    return False
+
+
+def doubts_of_overlapping_numbers(table: Table) -> list[str]:
+    """Say where rows have the same numbers of boxes.
+
+    Boxes 1-2 of one article, and 1-2 of another, hold both.
+    """
+    at = table.columns.at.get("quantity")
+    if at is None or not table.columns.numbers_boxes:
+        return []
+    seen: set[tuple[str, int]] = set()
+    for line, row in zip(table.lines, table.rows, strict=True):
+        numbers = number_range(row[at]) if at < len(row) else None
+        if numbers is None or numbers[1] - numbers[0] > _MOST_NUMBERED:
+            continue
+        order = table.columns.at.get("order")
+        name = text_of(row[order]) if order is not None and order < len(row) else ""
+        boxes = {(name, number) for number in range(numbers[0], numbers[1] + 1)}
+        if not seen.isdisjoint(boxes):
+            return [f'line {line}: the boxes "{text_of(row[at])}" are those of another row, too']
+        seen |= boxes
+    return []
+
+
+def _value(row: Cells, at: int, style: NumberStyle) -> float | None:
+    amount = amount_of(row[at], style) if at < len(row) else None
+    return None if amount is None else amount.value
+
+
+def says_of_what(header: str) -> bool:
+    """Whether a header says if its numbers are those of one box or those of a row."""
+    words = parse_header(header).words
+    return any(has_any(words, each) for each in (ONE_WORDS, TOTAL_WORDS, OUTER_WORDS, BOX_WORDS))
+
+
+def doubts_of_counting(table: Table) -> list[str]:
+    """Say where a quantity may count something else than boxes."""
+    at = table.columns.at
+    if "quantity" not in at or table.columns.counts_boxes:
+        return []
+    header = table.header[at["quantity"]]
+    found = []
+    for i, name in enumerate(table.header):
+        if i in table.columns.taken() or not _names_a_unit(name):
+            continue
+        units = _units_in(table, i)
+        others = [unit for unit in units if has_any([unit], OTHER_COUNTS)]
+        if others:
+            found.append(f'"{header}" counts "{others[0]}", by "{name}", and is read as boxes')
+        elif any(map(_is_box, units)) and any(map(_is_piece, units)):
+            found.append(f'"{header}" counts boxes in some rows and pieces in others, by "{name}"')
+    if not found and "per_box" not in at and _sides_are_of_a_packing(table) and _counts_pieces(table):
+        found.append(f'"{header}" counts pieces, and the sides are those of a packing: say --column quantity="…"')
+    return found
+
+
+def doubts_of_contents(table: Table) -> list[str]:
+    """Say where every row is one numbered box, and its quantity may be what is in it."""
+    at = table.columns.at.get("quantity")
+    if at is None or table.columns.counts_boxes:
+        return []
+    for i, text in enumerate(table.header):
+        if i == at or not _numbers_boxes(text):
+            continue
+        numbers = [text_of(row[i]) for row in table.rows if i < len(row)]
+        values = [_value(row, at, NumberStyle()) for row in table.rows[:_SAMPLE]]
+        if any(numbers) and any(value is not None and value > 1 for value in values):
+            return [
+                f'"{text}" numbers the boxes, and "{table.header[at]}" may be what is in them: say --column quantity=…'
+            ]
+    return []
+
+
+def _numbers_boxes(header: str) -> bool:
+    """Whether a header is the number of a box: "Carton ID", "SSCC"."""
+    words = parse_header(header).words
+    is_box = has_any(words, BOX_WORDS) or has_any(words, OUTER_WORDS)
+    return has_any(words, _BOX_NUMBERS) or (is_box and has_any(words[-1:], "id, no, nr, number, code, label, nummer"))
+
+
+def doubts_of_cancelled_rows(table: Table) -> list[str]:
+    """Say where a row says that it is cancelled."""
+    taken = table.columns.taken()
+    for at, header in enumerate(table.header):
+        if at in taken or not header:
+            continue
+        for line, row in zip(table.lines, table.rows, strict=True):
+            if at < len(row) and isinstance(row[at], str) and _is_cancelled(str(row[at])):
+                return [f'line {line}: "{header}" is "{text_of(row[at])}", and the row is read as boxes']
+    return []
+
+
+@lru_cache(2**16)
+def _is_cancelled(text: str) -> bool:
+    return len(text) <= _MOST_LETTERS and fold(text.strip()) in _CANCELLED
+
+
+def _names_a_unit(header: str) -> bool:
+    return has_any(parse_header(header).words, _UNIT_WORDS)
+
+
+def _units_in(table: Table, at: int) -> list[str]:
+    """Words of a column, if they are short, each once."""
+    words: dict[str, None] = {}
+    for row in table.rows:
+        text = text_of(row[at]) if at < len(row) else ""
+        if text and len(text) <= _MOST_LETTERS:
+            words.update(dict.fromkeys(tokens(text)))
+    return list(words)
+
+
+def _is_box(word: str) -> bool:
+    return has_any([word], BOX_WORDS) or has_any([word], OUTER_WORDS)
+
+
+def _is_piece(word: str) -> bool:
+    return has_any([word], PIECE_WORDS) or word in ("pc", "st", "each", "ea")
+
+
+def _sides_are_of_a_packing(table: Table) -> bool:
+    sides = [table.columns.at[name] for name in (*SIDES, "dimensions") if name in table.columns.at]
+    return all(has_any(parse_header(table.header[at]).words, OUTER_WORDS) for at in sides)
+
+
+def _counts_pieces(table: Table) -> bool:
+    at = table.columns.at["quantity"]
+    if has_any(parse_header(table.header[at]).words, PIECE_WORDS):
+        return True
+    for row in table.rows[:_SAMPLE]:
+        amount = amount_of(row[at], NumberStyle()) if at < len(row) else None
+        if amount is not None and amount.word and _is_piece(amount.word):
+            return True
+    return False
+
+
+def doubts_of_merged_cells(table: Table, merged: set[tuple[int, int]]) -> list[str]:
+    """Say where one quantity, or one total weight, stands for several rows.
+
+    Mixed cartons are written so: several articles in each of the same cartons.
+    """
+    found = []
+    for name in ("quantity", "weight"):
+        at = table.columns.at.get(name)
+        if at is None or (name == "weight" and name not in table.columns.is_total):
+            continue
+        lines = [line for line in table.lines if (line, at) in merged]
+        if lines:
+            header = table.header[at]
+            found.append(f'line {lines[0]}: the {name}, "{header}", is one cell over several rows, and read for each')
+    return found
