@@ -91,7 +91,7 @@ class _Article:
         return float(self.sides[2])
 
     @property
-    def layers_above(self) -> float:
+    def most_layers_above(self) -> float:
         """Layers of the article that may stand on one of it."""
         if math.isinf(self.max_load):
             return math.inf
@@ -182,9 +182,9 @@ def layer_order(packer: Packer, prepared: PreparedBoxes, boxes: np.ndarray) -> L
     for article, rest in partial:
         if not _put_on_its_own(stacks, packer.pallet, article, rest, weights):
             left.append(rest)
-    rest = np.concatenate(left) if left else np.zeros(0, dtype=np.int64)
-    start = _start(stacks, packer, prepared) if len(rest) else None
-    return LayeredOrder(_placements(stacks), np.sort(rest), len(stacks), start)
+    others = np.concatenate(left) if left else np.zeros(0, dtype=np.int64)
+    start = _start(stacks, packer, prepared) if len(others) else None
+    return LayeredOrder(_placements(stacks), np.sort(others), len(stacks), start)
 
 
 def _articles(packer: Packer, prepared: PreparedBoxes, boxes: np.ndarray) -> list[_Article]:
@@ -199,8 +199,7 @@ def _articles(packer: Packer, prepared: PreparedBoxes, boxes: np.ndarray) -> lis
         mine = boxes[row == kind]
         rank = np.argsort(-weights[mine], kind="stable")
         article = _article(packer, prepared, kind, mine[rank])
-        if article is not None:
-            articles.append(article)
+        articles.append(article)
     return sorted(articles, key=_stacking_rank)
 
 
@@ -209,8 +208,11 @@ def _stacking_rank(article: _Article) -> tuple[bool, float, float]:
     return math.isfinite(article.max_load), -article.weight / base, -base
 
 
-def _article(packer: Packer, prepared: PreparedBoxes, kind: int, boxes: np.ndarray) -> _Article | None:
-    """Choose the side up, and the layer, that put most boxes on a pallet."""
+def _article(packer: Packer, prepared: PreparedBoxes, kind: int, boxes: np.ndarray) -> _Article:
+    """Choose the side up, and the layer, that put most boxes on a pallet.
+
+    The layer of an article that fits nowhere is empty.
+    """
     pallet = packer.pallet
     listed = prepared.boxes.sizes[boxes[0]].numpy()
     weights = prepared.boxes.weights.numpy()
@@ -330,7 +332,8 @@ def _takes(stack: _Stack, pallet: Pallet, laid: _Laid, weight: float) -> bool:
     if not below.is_full:
         return False
     if below.article is article:
-        return stack.layers_on_top(article) <= article.layers_above
+        # The lowest of these layers carries the others, and the new one.
+        return stack.layers_on_top(article) <= article.most_layers_above
     # A box that bears only so much bears its own article alone.
     return math.isinf(below.article.max_load) and _is_supported(below, laid)
 
@@ -432,6 +435,8 @@ def _draw(
     inside_y = _cells(math.ceil((y0 - _EDGE) / cell), math.floor((y1 + _EDGE) / cell))
     region = heightmap[reached_x, reached_y]
     region.copy_(region.clamp_min(top))
+    # Cells that this box now tops lose their old mark, and its own inner cells get one. Their heights were written from
+    # the same float32, so that they are equal to it.
     bears[reached_x, reached_y] = bears[reached_x, reached_y] & (heightmap[reached_x, reached_y] > top)
     bears[inside_x, inside_y] |= heightmap[inside_x, inside_y] == torch.tensor(top, dtype=torch.float32)
 

@@ -412,9 +412,9 @@ class Packer:
             number=none,
             weight=zero,
             volume=zero.clone(),
-            opened=none[:, 0] + 1,
+            opened=torch.zeros(rows, dtype=torch.int64, device=self.device),
             bears=bears,
-            # These are set at once, by `limit_loads`.
+            # These four are of another shape: `limit_loads` below puts the tables of loads there.
             top=none,
             below=none,
             left=none,

