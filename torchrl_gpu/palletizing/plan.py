@@ -23,7 +23,7 @@ from torchrl_gpu.lists.columns import SIDES
 from torchrl_gpu.lists.units import LENGTHS
 from torchrl_gpu.palletizing.page import PalletVerdict, PlanSummary, Row, write_pages
 from torchrl_gpu.palletizing.pallet import Pallet
-from torchrl_gpu.palletizing.plan_csv import write_plan_csv
+from torchrl_gpu.palletizing.plan_csv import write_plan_csv, write_plan_xlsx
 
 # A box carries another, and so is a layer below it, where top and base are this close.
 TOUCH_M = 2e-3
@@ -444,12 +444,14 @@ class PalletPlans(NamedTuple):
     def write(self, folder: str | Path) -> Path:
         """Write the plan into a folder, and return the folder.
 
-        It gets `plan.csv`, `plan.json`, a page for every pallet and `index.html`.
+        It gets `plan.csv`, `plan.json`, a page for every pallet and `index.html`, and `plan.xlsx` where openpyxl is
+        installed.
         """
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         summary = self.summary()
         write_plan_csv(target / "plan.csv", self.rows(), self.found)
+        write_plan_xlsx(target / "plan.xlsx", self.rows(), self.found)
         text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
         (target / "plan.json").write_text(text, encoding="utf-8")
         write_pages(target, summary)

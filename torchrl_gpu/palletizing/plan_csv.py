@@ -1,4 +1,4 @@
-"""`plan.csv`: the plan in the form of the list that it is of.
+"""`plan.csv` and `plan.xlsx`: the plan in the form of the list that it is of.
 
 It has the list's delimiter, its decimal sign and its units, and carries the other columns of the list along.
 """
@@ -6,6 +6,7 @@ It has the list's delimiter, its decimal sign and its units, and carries the oth
 from __future__ import annotations
 
 import csv
+import importlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -23,31 +24,71 @@ _DELIMITERS = (",", ";", "\t")
 _OF_THE_PLAN = ("order", "article", "length", "width", "height", "dimensions", "quantity", "weight")
 
 
-def write_plan_csv(path: Path, rows: Iterable[Row], found: BoxList) -> None:
-    """Write the rows of a plan.
+def plan_table(rows: Iterable[Row], found: BoxList) -> tuple[list[str], list[Row]]:
+    """Make the table of a plan in the form of its list.
 
     Args:
-        path: The file.
         rows: Rows of `PalletPlans.rows`, lengths in the unit of the list, weights in kilograms.
         found: The list.
+
+    Returns:
+        Names of the columns, in the order in which they are first seen, and the rows by them.
     """
     carried = _carried_columns(found)
     written = []
-    # All names of columns, in the order in which they are first seen.
     header: dict[str, None] = {}
     for row in rows:
         cells = _in_own_units(row, found.own_weight_unit)
         cells |= {_own_name(name, cells): value for name, value in carried.get(row.get("line"), {}).items()}
         written.append(cells)
         header.update(dict.fromkeys(cells))
+    return list(header), written
+
+
+def write_plan_csv(path: Path, rows: Iterable[Row], found: BoxList) -> None:
+    """Write the rows of a plan with the delimiter and the decimal sign of the list.
+
+    Arguments are those of `plan_table`.
+    """
+    header, written = plan_table(rows, found)
     delimiter = found.source.delimiter if found.source.delimiter in _DELIMITERS else ","
     decimal = found.source.style.decimal if found.source.style.known else "."
     # Excel takes a file for UTF-8 by its byte order mark.
     with path.open("w", newline="", encoding="utf-8-sig") as file:
-        writer = csv.DictWriter(file, list(header), restval="", delimiter=delimiter)
+        writer = csv.DictWriter(file, header, restval="", delimiter=delimiter)
         writer.writeheader()
         for cells in written:
             writer.writerow({name: _text(value, decimal) for name, value in cells.items()})
+
+
+def write_plan_xlsx(path: Path, rows: Iterable[Row], found: BoxList) -> bool:
+    """Write the rows of a plan as a workbook, if openpyxl is installed.
+
+    Texts stay texts: a name that begins with "=" is no formula. Arguments are those of `plan_table`.
+
+    Returns:
+        Whether it was written.
+    """
+    try:
+        openpyxl = importlib.import_module("openpyxl")
+    except ModuleNotFoundError:
+        return False
+    header, written = plan_table(rows, found)
+    book = openpyxl.Workbook(write_only=True)
+    sheet = book.create_sheet("plan")
+    sheet.freeze_panes = "A2"
+    sheet.append(header)
+    for cells in written:
+        line = []
+        for name in header:
+            value = cells.get(name, "")
+            cell = openpyxl.cell.WriteOnlyCell(sheet, value if isinstance(value, (int, float)) else str(value))
+            if not isinstance(value, (int, float)):
+                cell.data_type = "s"
+            line.append(cell)
+        sheet.append(line)
+    book.save(path)
+    return True
 
 
 def _carried_columns(found: BoxList) -> dict[object, dict[str, str]]:
