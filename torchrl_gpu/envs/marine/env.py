@@ -366,9 +366,10 @@ class MarineNavEnv(BatchedEnv):
         self._restart_fused(nobody)
 
     def state_after(self, action: Tensor, scene: Scene, there: Tensor) -> After:
-        """Move all robots by an action, (R, N) or (2, R, N), and sense from where they are then.
+        """Move all robots by an action, and sense from their new places.
 
-        `there` is 1 for active robots and 0 for others, which stay where they are.
+        The action is (R, N), or (2, R, N) if it is continuous. `there` is 1 for active robots and 0 for others, which
+        stay where they are.
         """
         s = self.state
         if isinstance(self.model, Unicycle) and native.runs_on(s.motion):
