@@ -28,7 +28,7 @@ def sweep_on(device: str) -> Tables:
     scratch = torch.zeros(PLAN.entries, 2, dtype=torch.int64, device=device)
     given = played(device)
     # They are made once.
-    values.first_images(PLAN, scratch.device)
+    values.first_images_on(PLAN, scratch.device)
     with waits() as counted:
         sweep_bins(*given, tables, PLAN, rate=0.5, lam=0.8, scratch=scratch)
     assert counted.total == 0, counted.report()

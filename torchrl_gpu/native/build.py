@@ -106,6 +106,7 @@ def prebuilt() -> Path | None:
 
 
 def prebuilt_path() -> Path:
+    """Return the file of the library that a wheel may hold, named after the sources."""
     digest = hashlib.sha256(_sources())
     return FOLDER / f"packing-{_BASELINE}-{digest.hexdigest()[:20]}.so"
 

@@ -292,6 +292,7 @@ def _result(status: int, out: str, err: str) -> str:
 
 
 def function_of(name: str) -> Callable[..., str]:
+    """Import a function by "module:function"."""
     module, _, function = name.partition(":")
     found: Callable[..., str] = getattr(importlib.import_module(module), function)
     return found

@@ -366,6 +366,11 @@ class MarineNavEnv(BatchedEnv):
         self._restart_fused(nobody)
 
     def state_after(self, action: Tensor, scene: Scene, there: Tensor) -> After:
+        """Move all robots by an action, and sense from their new places.
+
+        The action is (R, N), or (2, R, N) if it is continuous. `there` is 1 for active robots and 0 for others, which
+        stay where they are.
+        """
         s = self.state
         if isinstance(self.model, Unicycle) and native.runs_on(s.motion):
             return sail(self.model, s.motion, action, s.scene, s.active, self.sizes, self.craft)

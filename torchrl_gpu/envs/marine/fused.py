@@ -99,6 +99,10 @@ def problem(device: torch.device) -> str:
 
 @cache
 def device_problem(device: torch.device) -> str:
+    """Return the reason not to use the kernels on a CUDA device, or "".
+
+    It is found once for a process.
+    """
     try:
         kernels()
         name = f"the steps of MarineNavEnv on {device}"

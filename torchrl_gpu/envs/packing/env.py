@@ -534,6 +534,7 @@ class PackingEnv(BatchedEnv):
         return TensorDict(self.observe(PackingState(**rows)), batch_size=[1], device=self.device)
 
     def observe(self, state: PackingState | None = None) -> dict[str, Tensor]:
+        """Return the observation of a state, by default the current one."""
         s = self.state if state is None else state
         if self.copy_observations:
             copies = {name: getattr(s, name).clone() for name in _OBSERVED}

@@ -212,6 +212,7 @@ def _packed_color_map() -> np.ndarray:
 
 @cache
 def color_map_on(device: torch.device) -> Tensor:
+    """Return the color map on a device."""
     colors: Tensor = sys.modules["torch"].from_numpy(color_map()).to(device)
     return colors
 

@@ -98,6 +98,7 @@ def _keep(key: str, maps: Heightmaps) -> None:
 
 
 def bytes_of(maps: Heightmaps) -> int:
+    """Return the bytes of the tensors of some heightmaps."""
     return sum(value.numel() * value.element_size() for value in maps)
 
 

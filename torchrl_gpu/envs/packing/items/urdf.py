@@ -110,6 +110,7 @@ def _link_poses(robot: ET.Element) -> Callable[[str], np.ndarray]:
 
 
 def read_origin(element: ET.Element) -> np.ndarray:
+    """Return the pose (4, 4) of an element in its parent."""
     pose = np.eye(4)
     origin = element.find("origin")
     if origin is not None:

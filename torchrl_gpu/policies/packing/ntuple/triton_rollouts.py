@@ -619,4 +619,5 @@ def difference(env: PackingEnv, tables: PatchTables, steps: int) -> str:
 
 
 def copy_state(state: PackingState) -> PackingState:
+    """Copy a state to write into."""
     return replace(state, **{name: getattr(state, name).clone() for name in (*_STATE, *_MAPS)})

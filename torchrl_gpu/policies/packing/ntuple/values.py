@@ -560,14 +560,14 @@ def by_torch(
 
 
 @lru_cache(maxsize=4)
-def first_images(plan: PatchPlan, device: torch.device) -> Tensor:
-    """`first_images` on the device of their use, so that no update copies them there."""
+def first_images_on(plan: PatchPlan, device: torch.device) -> Tensor:
+    """Return `first_images` on the device of their use, so that no update copies them."""
     return plan.first_images.to(device)
 
 
 def _learn_bins(heights: Tensor, units: Tensor, counts: Tensor, tables: Tables, plan: PatchPlan, rate: float) -> None:
     """Definition of `learn_bins`, of checked tensors."""
-    first = first_images(plan, heights.device)
+    first = first_images_on(plan, heights.device)
     entry = first[entries_of(framed(heights, plan), plan)]
     rows = counts[:, None].expand_as(entry)
     entries = entry.flatten()
