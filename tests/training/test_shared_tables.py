@@ -192,7 +192,7 @@ def test_a_process_that_has_died_ends_the_sum(monkeypatch: pytest.MonkeyPatch) -
         shared(torch.ones(1, dtype=torch.float64))
 
 
-def test_one_that_does_not_come_is_waited_for_no_longer_than_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exchange_waits_for_a_missing_process_no_longer_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_tables, "_LOOK_US", 1000)
     monkeypatch.setattr(shared_tables, "is_alive", lambda pid: True)
     shared = SharedSums(memory_of(1, 2), 1, 0, [1, 2], timedelta(milliseconds=5))
