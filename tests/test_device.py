@@ -31,7 +31,7 @@ def test_is_a_name_of_the_package() -> None:
 
 
 @pytest.mark.parametrize("word", ["cpu", "cpu:0", torch.device("cpu")])
-def test_cpu(word: str | torch.device) -> None:
+def test_device_without_cuda_is_the_cpu(word: str | torch.device) -> None:
     assert get_device(word) == torch.device("cpu")
 
 

@@ -165,14 +165,14 @@ def test_fit_leaves_what_it_should(folder: Path) -> None:
     assert [path.name for path in folder.iterdir()] == ["runs"]
 
 
-def test_validate(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_validate_of_a_trained_run(checkpoint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["validate", *small("packing_dqn.yaml"), "--ckpt_path", checkpoint]) is None
     assert "DQN on 2 episodes: utilization 0." in capsys.readouterr().out
     assert cli.main(["validate", *small("packing_dqn.yaml")]) is None
     assert "DQN (untrained) on 2 episodes" in capsys.readouterr().out
 
 
-def test_test(checkpoint: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_test_of_a_trained_run(checkpoint: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["test", *small("packing_dqn.yaml"), "--ckpt_path", checkpoint]) is None
     shown = capsys.readouterr().out
     run = folder / "runs" / "packing_dqn"
@@ -184,7 +184,7 @@ def test_test(checkpoint: str, folder: Path, capsys: pytest.CaptureFixture[str])
         assert film.n_frames > 1
 
 
-def test_predict(checkpoint: str, folder: Path) -> None:
+def test_predict_of_a_trained_run(checkpoint: str, folder: Path) -> None:
     assert cli.main(["predict", *small("packing_dqn.yaml"), "--ckpt_path", checkpoint]) is None
     plans = json.loads((folder / "runs" / "packing_dqn" / "plans.json").read_text())
     assert [plan["episode"] for plan in plans] == ["0", "1", "2"]
@@ -235,7 +235,9 @@ def test_a_seed_decides_a_run(checkpoint: str, tmp_path: Path) -> None:
     assert not all(torch.equal(first[key], weights["b"][key]) for key in first)
 
 
-def test_irregular_items(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_irregular_items_train_and_are_evaluated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     run = tmp_path / "runs" / "packing_irregular"
     with Deterministic():
@@ -314,7 +316,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("args", "message"), WRONG, ids=[args[0] for args, _ in WRONG])
-def test_wrong_arguments(error_of: Callable[..., str], args: list[str], message: str) -> None:
+def test_commands_refuse_wrong_arguments(error_of: Callable[..., str], args: list[str], message: str) -> None:
     assert message in error_of("fit", *args)
 
 

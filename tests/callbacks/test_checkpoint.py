@@ -77,7 +77,7 @@ def crossings(counts: list[int], every: int) -> list[int]:
     return [after for before, after in pairwise(counts) if after // every > before // every]
 
 
-def test_one_whenever_a_multiple_of_episodes_is_crossed(tmp_path: Path) -> None:
+def test_checkpoint_is_saved_at_each_multiple_of_episodes(tmp_path: Path) -> None:
     diary = Diary()
     fit(module(), tmp_path, 16, diary, saver(4, keep=100, name="sac_video"))
     due = crossings(diary.episodes, 4)
@@ -101,7 +101,7 @@ class Clock(Callback):
         self.now += self.step_s
 
 
-def test_by_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_is_saved_by_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fit(module(), tmp_path, 16, Clock(25.0, monkeypatch), saver(every_n_minutes=1.0, keep=100))
     # These are at 75, 125 and 200 of 200 s.
     assert stems(tmp_path) == {"last", "updates-6", "updates-10", "updates-16"}
@@ -160,7 +160,7 @@ def test_a_quick_look_writes_nothing(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in files(tmp_path)} == before
 
 
-def test_one_that_is_due_before_a_validation_waits_for_it(tmp_path: Path) -> None:
+def test_checkpoint_that_is_due_before_a_validation_waits_for_it(tmp_path: Path) -> None:
     """A run that goes on from it would leave that validation out."""
     there: list[bool] = []
 
@@ -212,7 +212,7 @@ def test_a_run_from_an_older_checkpoint_keeps_a_better_best(tmp_path: Path) -> N
     assert best_step(tmp_path) == 18
 
 
-def test_what_is_best_is_read_from_the_folder(tmp_path: Path) -> None:
+def test_best_checkpoint_is_read_from_the_folder(tmp_path: Path) -> None:
     fit(module(), tmp_path / "a", 6, saver(monitor="val/luck"), Luck({6: 0.8}))
     fit(module(), tmp_path / "b", 12, saver(monitor="val/luck"), Luck({12: 0.5}), ckpt_path=last(tmp_path / "a"))
     # This is the first one there.
@@ -231,7 +231,7 @@ def test_the_best_by_another_measure_is_no_measure(tmp_path: Path) -> None:
     assert best_step(tmp_path) == 12
 
 
-def test_what_is_no_number_is_never_the_best(tmp_path: Path) -> None:
+def test_checkpoint_of_nan_is_never_the_best(tmp_path: Path) -> None:
     """Nothing is larger or smaller than NaN.
 
     Had it been kept, no later checkpoint would be better.
@@ -308,7 +308,7 @@ def test_of_equal_updates_frames_and_then_the_name_decide(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("step", ["many", -1, None, 1.5, [3], 2**63])
-def test_one_without_a_place_in_its_run_is_torn(tmp_path: Path, step: Any) -> None:
+def test_checkpoint_without_a_place_in_its_run_is_torn(tmp_path: Path, step: Any) -> None:
     put(tmp_path, "updates-3", 3)
     write_whole({"global_step": step}, tmp_path / "last.ckpt")
     found, torn = newest_checkpoint(tmp_path)
@@ -317,7 +317,7 @@ def test_one_without_a_place_in_its_run_is_torn(tmp_path: Path, step: Any) -> No
     assert "last.ckpt: global_step must be " in torn[0]
 
 
-def test_what_a_run_saves_after_going_back_is_later(tmp_path: Path) -> None:
+def test_checkpoint_saved_after_going_back_is_later(tmp_path: Path) -> None:
     """Going back leaves behind the checkpoints that came after.
 
     They are removed first, and `last` never means them.
@@ -348,7 +348,9 @@ def test_two_runs_do_not_save_to_one_folder_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("moment", ["write_whole", "publish", "strategies.SingleDeviceStrategy.save_checkpoint"])
-def test_what_is_interrupted_leaves_that_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+def test_interrupted_save_leaves_the_checkpoint_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
     fit(module(), tmp_path, 2, EpisodeCheckpoint())
     before = everything(last(tmp_path))
 
@@ -374,7 +376,7 @@ def test_what_is_interrupted_leaves_that_before(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(("which", "where"), [("checkpoint", 0.3), ("part", 0.6)])
-def test_one_byte_that_is_another_is_seen(tmp_path: Path, which: str, where: float) -> None:
+def test_checkpoint_with_one_changed_byte_is_refused(tmp_path: Path, which: str, where: float) -> None:
     fit(module(), tmp_path, 4, saver(every_n_updates=2))
     path = last(tmp_path) if which == "checkpoint" else parts_of(last(tmp_path))[0]
     content = bytearray(path.read_bytes())
@@ -459,7 +461,7 @@ def test_parts_are_files_beside_the_checkpoint(tmp_path: Path) -> None:
             fit(module(), tmp_path / "rest", 4, EpisodeCheckpoint(), ckpt_path=last(tmp_path))
 
 
-def test_what_the_run_was(tmp_path: Path) -> None:
+def test_checkpoint_describes_its_run(tmp_path: Path) -> None:
     made = module()
     made.run_config = {"model": {"env": {"num_envs": 8}}, "token": "secret-of-a-stream", "callbacks": [{"token": None}]}
     fit(made, tmp_path, 2, EpisodeCheckpoint())
@@ -471,7 +473,7 @@ def test_what_the_run_was(tmp_path: Path) -> None:
     assert "secret-of-a-stream" not in str(entry)
 
 
-def test_what_another_callback_saves_goes_on_without_its_replay(tmp_path: Path) -> None:
+def test_checkpoint_of_another_callback_resumes_without_replay(tmp_path: Path) -> None:
     made = module()
     made.run_config = {"model": {"init_args": {"agent": "x"}}}
     fit(made, tmp_path, 4)

@@ -62,7 +62,7 @@ def test_fit_goes_on_from_the_last_checkpoint(word: str, copy: Path, tmp_path: P
 
 @pytest.mark.parametrize("word", ["last", "latest", "best"])
 @pytest.mark.parametrize("command", ["fit", "validate", "test", "predict"])
-def test_every_command_finds_the_file(command: str, word: str, copy: Path) -> None:
+def test_every_command_finds_the_checkpoint(command: str, word: str, copy: Path) -> None:
     runner = trainer(copy, 6, saver())
     getattr(runner, command)(module(), datamodule=data(), ckpt_path=word, weights_only=True)
     name = "best.ckpt" if word == "best" else "last.ckpt"
@@ -242,7 +242,7 @@ def test_a_lost_replay_is_filled_again_as_far_at_every_fit(copy: Path) -> None:
     assert run.frames == frames
 
 
-def test_what_another_command_has_loaded_does_not_decide_how_a_run_begins(copy: Path) -> None:
+def test_checkpoint_of_another_command_does_not_begin_a_run(copy: Path) -> None:
     run = module(torch_compile="auto")
     trainer(copy, 6, saver()).validate(run, datamodule=data(), ckpt_path=last(copy), weights_only=True)
     with Lines() as lines:

@@ -88,7 +88,7 @@ def test_a_full_disk_does_not_hide_what_diverged(tmp_path: Path, monkeypatch: py
         fit(module(), tmp_path, 20, Poison(9), Divergence())
 
 
-def test_what_a_checkpoint_notices_is_told_in_full(tmp_path: Path) -> None:
+def test_divergence_found_by_a_checkpoint_is_described_in_full(tmp_path: Path) -> None:
     """The last update of a training step breaks the weights.
 
     Its loss was finite, so the checkpoint notices it first.

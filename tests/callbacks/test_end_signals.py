@@ -128,7 +128,9 @@ def test_without_slurm_the_signal_is_left_alone(tmp_path: Path) -> None:
         ("SLURM_RESTART_COUNT", "", False),
     ],
 )
-def test_what_counts_as_a_restart(monkeypatch: pytest.MonkeyPatch, name: str, value: str, restart: bool) -> None:
+def test_restarts_are_known_by_their_variables(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str, restart: bool
+) -> None:
     for each in ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT"):
         monkeypatch.delenv(each, raising=False)
     assert not is_restart()

@@ -58,7 +58,7 @@ def server() -> FakeServer:
     return made
 
 
-def test_nothing_is_asked_for_nobody_but_one_picture_to_keep(view: Counted, server: FakeServer) -> None:
+def test_unwatched_stream_draws_one_picture_to_keep(view: Counted, server: FakeServer) -> None:
     server.kept.clear()
     streams = EnvStreams(server, view, NAMES, 32, 24)
     assert [streams.publish(), streams.publish()] == [len(NAMES), 0]
@@ -130,7 +130,7 @@ def test_a_stream_stays_with_an_environment_until_its_episode_ends(view: Counted
     assert server.metas("worst")[-1]["env"] == 1
 
 
-def test_what_is_drawn_before_the_first_episode_ends_none(view: Counted, server: FakeServer) -> None:
+def test_warm_up_ends_no_episode(view: Counted, server: FakeServer) -> None:
     server.watched = {"env2"}
     streams, view.episode = EnvStreams(server, view, NAMES, 32, 24), torch.zeros(5)
     streams.warm_up()
@@ -153,7 +153,7 @@ def test_a_numbered_stream_marks_the_end_of_episodes(view: Counted, server: Fake
     assert [(name, meta["episode_step"]) for name, meta in server.ended] == [("env2", 6)]
 
 
-def test_nothing_is_drawn_twice_at_one_version(view: Counted, server: FakeServer) -> None:
+def test_stream_draws_each_version_once(view: Counted, server: FakeServer) -> None:
     server.watched = {"env2"}
     streams = EnvStreams(server, view, NAMES, 32, 24)
     assert [streams.publish(version=7), streams.publish(version=7)] == [1, 0]
@@ -190,7 +190,7 @@ def test_a_grid_by_hand(view: Counted, server: FakeServer) -> None:
         (("env0:x",), "'env0:x' .*: mask$"),
     ],
 )
-def test_names_that_cannot_work(names: tuple[str, ...], message: str) -> None:
+def test_names_of_streams_that_cannot_work_are_refused(names: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         check_names(names, 5, {"mask": Overlay("Legal", "env")})
 
@@ -297,7 +297,7 @@ def test_an_overlay_follows_its_base(server: FakeServer) -> None:
     assert server.metas("worst")[-1]["env"] == server.metas("worst:action")[-1]["env"] != 2
 
 
-def test_what_is_remembered_of_streams_is_bounded(server: FakeServer) -> None:
+def test_memory_of_streams_is_bounded(server: FakeServer) -> None:
     view = Layered()
     view.num_envs = 3000
     view.step = view.episode = torch.ones(3000, dtype=torch.int64)

@@ -119,7 +119,7 @@ def test_starts_and_ends_of_workers_are_not_booked_as_lightnings(monkeypatch: py
     assert entered == ["workers", "workers"]
 
 
-def test_what_cannot_work_is_told_before_a_worker_starts(tmp_path: Path) -> None:
+def test_workers_that_cannot_work_are_refused_before_they_start(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"EnvWorkers: num_workers .*\b8 environments; got 9"):
         fit(module(), tmp_path, 6, EnvWorkers(num_workers=9))
     with pytest.raises(ValueError, match=r"cuda_graphs true .*EnvWorkers"):

@@ -143,7 +143,7 @@ def test_the_same_run_with_and_without(
     assert set(told) == {tells}
 
 
-def test_what_takes_longest_is_drawn_before_the_address_is_printed(
+def test_first_pictures_are_drawn_before_the_address_is_printed(
     tmp_path: Path, watched_by: Watching, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spent: list[float] = []
@@ -373,7 +373,7 @@ def test_a_server_that_dies_costs_one_warning(tmp_path: Path, recwarn: pytest.Wa
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 5.0), st.floats(0.0, 1.0)), max_size=60), st.floats(0.01, 1.0))
-def test_what_is_spent_stays_within_the_share(steps: list[tuple[float, float]], share: float) -> None:
+def test_time_of_drawing_stays_within_its_share(steps: list[tuple[float, float]], share: float) -> None:
     budget = TimeBudget(share, burst_s=0.25, silence_s=math.inf)
     now = 100.0
     spent = 0.0

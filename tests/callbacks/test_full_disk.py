@@ -123,7 +123,7 @@ def test_the_disk_that_is_named_is_the_one_that_was_full(tmp_path: Path, monkeyp
         fit(module(), tmp_path / "run", 2, EpisodeCheckpoint(), plugins=[ByLightning()])
 
 
-def test_what_was_not_saved_takes_nobodys_place(tmp_path: Path) -> None:
+def test_checkpoint_that_was_not_saved_replaces_no_other(tmp_path: Path) -> None:
     """Neither that of an older one that is kept, nor that of the best one."""
     # Neither update 8 nor, with the largest value, update 6 can be saved.
     saver = OnAFullDisk(5, 10)
@@ -228,7 +228,7 @@ def test_a_logger_that_recovers_is_asked_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:LoggerGuard")
-def test_what_went_well_begins_the_count_of_failures_anew(tmp_path: Path) -> None:
+def test_saved_checkpoint_resets_the_count_of_failures(tmp_path: Path) -> None:
     asked: list[bool] = []
 
     def log_metrics(fails: bool) -> None:
@@ -253,7 +253,7 @@ def test_a_run_after_one_whose_logger_failed_asks_it_again(tmp_path: Path) -> No
     assert logger.calls > 20
 
 
-def test_what_is_only_looked_at_costs_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_film_that_cannot_be_written_costs_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def full(*args: Any) -> None:
         raise FULL
 

@@ -229,7 +229,7 @@ def on_cuda(count: int) -> Tensor:
     return torch.tensor(count).as_subclass(OnCuda)
 
 
-def test_what_is_on_the_host_is_read_at_once() -> None:
+def test_values_on_the_host_are_read_at_once() -> None:
     seen = DeviceCount()
     assert [seen(3), seen(torch.tensor(4)), seen(5)] == [3, 4, 5]
 

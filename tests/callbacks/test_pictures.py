@@ -41,7 +41,7 @@ def pictures_in(folder: Path) -> list[tuple[int, str, Image.Image]]:
     return found
 
 
-def test_one_after_every_validation(tmp_path: Path) -> None:
+def test_picture_is_logged_after_every_validation(tmp_path: Path) -> None:
     logger = TensorBoardLogger(tmp_path, name="board")
     # 4 updates, 2 a training step, 1 training step an epoch: validations after updates 2 and 4
     made, callback = module(), EvaluationPictures(num=2, width=64)
@@ -163,7 +163,7 @@ def test_the_worst_of_every_validation(tmp_path: Path) -> None:
     assert float(about["utilization"]) == pytest.approx(callback.utilization[min(worst)])
 
 
-def test_it_changes_nothing_of_what_is_learned(tmp_path: Path) -> None:
+def test_pictures_change_no_weights(tmp_path: Path) -> None:
     runs = []
     for name, callbacks in (("with", [EpisodeMcap(most=1, size=(32, 32))]), ("without", [])):
         made = module()
@@ -176,7 +176,7 @@ def test_it_changes_nothing_of_what_is_learned(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [(480,), (8, 640), 480, "big", (480, 640.5)])
-def test_sizes_that_are_none(size: Any) -> None:
+def test_pictures_refuse_wrong_sizes(size: Any) -> None:
     with pytest.raises(ValueError, match=r"EpisodeMcap: size "):
         EpisodeMcap(size=size)
 
@@ -189,6 +189,8 @@ def test_sizes_that_are_none(size: Any) -> None:
         ({"choose": "failures", "by": "return"}, "below.*return"),
     ],
 )
-def test_what_would_fail_later_is_told_before_training(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+def test_pictures_that_would_fail_are_refused_before_training(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message):
         fit(module(warmup_frames=10**9), tmp_path, 2, EpisodeMcap(**options))

@@ -69,7 +69,7 @@ class Run:
         return str(self.bar.train_progress_bar)
 
 
-def test_how_far_and_how_fast_by_hand(clock: Clock) -> None:
+def test_progress_and_speed_by_hand(clock: Clock) -> None:
     run = Run(clock)
     # The warm-up.
     clock.now += 1000
@@ -159,7 +159,7 @@ def test_the_terminal_is_given_back_when_a_run_breaks(tmp_path: Path, monkeypatc
     assert logging.getLogger("lightning.pytorch").handlers == handlers
 
 
-def test_what_is_logged_meanwhile_stands_above(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
+def test_log_lines_stand_above_the_bar(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     terminal = on_terminal(monkeypatch)
     handler = logging.StreamHandler(sys.stderr)
     logger = logging.getLogger("lightning.pytorch")
@@ -195,7 +195,7 @@ def test_a_module_of_another_package(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.splitlines()[-1].endswith("speed=0.250")
 
 
-def test_switched_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_can_be_switched_off(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bar = RunProgress()
     bar.disable()
     fit(module(), tmp_path, 4, bar, **SHOWN)
@@ -277,7 +277,7 @@ def test_one_network_by_two_names_counts_once() -> None:
     assert {name: size for name, (_, size, _) in rows(Module()).items()} == {"a": 9, "b": 4, "total": 13}
 
 
-def test_it_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_of_the_network_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     quiet: dict[str, Any] = {"enable_model_summary": True, "enable_checkpointing": False}
     made = fit(module(), tmp_path, 2, NetworkSummary(), **quiet)
     shown = capsys.readouterr().out
@@ -286,7 +286,7 @@ def test_it_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "FLOPs" not in shown
 
 
-def test_what_has_no_weights_has_no_rows() -> None:
+def test_module_without_weights_has_no_rows() -> None:
     assert network_table(nn.Sequential(nn.ReLU())).rows == []
 
 
@@ -300,7 +300,7 @@ def report_in(folder: Path) -> dict[str, Any]:
     return report
 
 
-def test_it_is_the_table_of_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_final_table_is_that_of_test(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trained = fit(module(), tmp_path / "fit", 4, FinalTable(), **QUIET)
     assert "5 episodes" in capsys.readouterr().out
     report = report_in(tmp_path / "fit")

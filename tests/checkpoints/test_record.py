@@ -41,7 +41,7 @@ def with_change(*path: str, value: Any) -> dict[str, Any]:
     }
 
 
-def test_what_has_changed_is_named_as_on_the_command_line() -> None:
+def test_changed_options_are_named_as_on_the_command_line() -> None:
     assert changed_options(SAVED, with_change("batch_size", value=16)) == {}
     found = changed_options(SAVED, with_change("env", "init_args", "bin_size", value=[10.0, 6.0]))
     assert found == {"model.env.bin_size": ([10.0, 5.0], [10.0, 6.0])}

@@ -67,7 +67,9 @@ def test_empty_storage_has_none(storage: CheckpointStorage, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("put", [0, 1, 1.5])
-def test_half_uploads(storage: CheckpointStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: float) -> None:
+def test_half_an_upload_is_not_fetched(
+    storage: CheckpointStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, put: float
+) -> None:
     """Killed after so many of the two files."""
     here, there = tmp_path / "here", tmp_path / "there"
     storage.put(*saved(here, "last", 1.0))

@@ -57,7 +57,9 @@ def test_the_command_writes_every_raw_timing(tmp_path: Path, capsys: pytest.Capt
     assert "GPU utilisation n/a" in printed
 
 
-def test_parity_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bench_looks_for_parity_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(bench, "difference", lambda *args, **kwargs: "step 1: legal_mask differs")
     monkeypatch.setattr(bench, "measure", pytest.fail)
     output = tmp_path / "packing.json"
@@ -139,7 +141,7 @@ def test_calls_fill_the_time_and_rates_count_results(
 SMALL = small("packing.yaml", 50)
 
 
-def test_by_hand() -> None:
+def test_bench_figures_by_hand() -> None:
     found = estimate(7200, Rate(2.0, "by hand"), 0.44)
     # 7,200 updates at two a second.
     assert found["hours"] == 1.0

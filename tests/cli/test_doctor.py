@@ -34,7 +34,7 @@ def findings(monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     return find
 
 
-def test_each_probe_speaks_for_itself(findings) -> None:  # type: ignore[no-untyped-def]
+def test_doctor_reports_each_probe_by_itself(findings) -> None:  # type: ignore[no-untyped-def]
     found = findings(nvenc="no engine")
     states = [found[name].state for name in ("JPEG on GPU", "H.264 by NVENC", "H.264 by x264")]
     assert states == ["works", "cannot", "works"]
@@ -86,7 +86,7 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> list[SelfTest]:
     return tried
 
 
-def test_doctor(capsys: pytest.CaptureFixture[str], anew: list[SelfTest]) -> None:
+def test_doctor_prints_a_table_where_self_tests_hang(capsys: pytest.CaptureFixture[str], anew: list[SelfTest]) -> None:
     need_torch_compile()
     assert cli.main(["doctor", "--full"], "torchrl-gpu") == 0
     said = capsys.readouterr()
@@ -130,7 +130,7 @@ def test_by_the_interpreter_no_self_test_runs(anew: list[SelfTest], monkeypatch:
     assert anew == []
 
 
-def test_what_is_tried_of_torch_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_finds_wrong_numbers_of_torch_compile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda function, **how: function)
     assert doctor.torch_compile("cpu") == ""
     monkeypatch.setattr(torch, "compile", lambda function, **how: lambda x: function(x) * 1.01)

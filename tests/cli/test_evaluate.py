@@ -63,7 +63,7 @@ def rows_of(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {row["method"]: row for row in result["tables"][0]["methods"]}
 
 
-def test_every_row(
+def test_evaluate_prints_every_row(
     evaluate: Callable[..., dict[str, Any]], checkpoint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = evaluate("--ckpt_path", checkpoint, "--timed=1")
@@ -88,7 +88,9 @@ def test_every_row(
     assert result["checkpoint"] == {"path": checkpoint, "global_step": 12, "frames": 340}
 
 
-def test_what_is_written(evaluate: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_writes_its_results(
+    evaluate: Callable[..., dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
     # It works without a checkpoint, too.
     result = evaluate("--seed", "5")
     assert list(rows_of(result)) == [RANDOM, DEEPEST, RULE, LESS_WASTE, VALUES]
@@ -112,7 +114,7 @@ BOXES = ["evaluate", "--config", "packing_dqn.yaml", "--model.env.items.pool=16"
 WORLDS = ["evaluate", "navigation_iqn", "--model.env.pool=16", "--data.worlds_per_level=2", "--data.max_steps=5"]
 
 
-def test_boxes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_plays_boxes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "table.json"
     words = [*BOXES, "--device=cpu", "--cases=3", "--batch=2", "--seed=5", f"--output={path}"]
     assert cli.main(words, "torchrl-gpu") is None
@@ -135,7 +137,7 @@ def test_fewer_worlds_than_rows(cases: int, tmp_path: Path) -> None:
     assert {len(row["rows"]) for row in table["policies"]} == {cases}
 
 
-def test_worlds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_plays_worlds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "table.json"
     assert cli.main([*WORLDS, "--device=cpu", "--cases=5", f"--output={path}"], "torchrl-gpu") is None
     (table,) = json.loads(path.read_text())["tables"]

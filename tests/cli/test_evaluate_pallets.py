@@ -17,7 +17,9 @@ assert installed
 QUICK = ["evaluate", "pallets", "--protocol=boards", "--device=cpu", "--policy", "dbl", "--cases=2"]
 
 
-def test_what_is_printed_and_written(installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_pallets_prints_and_writes_its_results(
+    installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("mujoco")
     path = tmp_path / "table.json"
     words = [*QUICK, "--physics", "--stability=support", "--timed=1", f"--output={path}"]
@@ -51,7 +53,7 @@ def test_heights_of_plans_are_not_rounded_to_cells(installed: Path) -> None:
         ("--sequences=mine.json", "unknown options: --sequences=mine.json"),
     ],
 )
-def test_what_makes_no_sense_is_one_line(
+def test_evaluate_pallets_refuses_wrong_options_in_one_line(
     installed: Path, word: str, wanted: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main([*QUICK, word], "torchrl-gpu") == 2

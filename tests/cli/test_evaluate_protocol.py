@@ -25,7 +25,7 @@ def checkpoint(tmp_path: Path) -> str:
     return str(tmp_path / "some.ckpt")
 
 
-def test_every_baseline_and_what_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_protocol_writes_every_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "table.json"
     assert cli.main([*QUICK, "--protocol", "rs", f"--output={path}"], "torchrl-gpu") is None
     result, shown = json.loads(path.read_text()), capsys.readouterr().out
@@ -90,7 +90,7 @@ def test_other_boxes_are_not_played_by_what_comes_next(tmp_path: Path, capfd: py
     assert "know the boxes of cut2, and the file has 6 × 2 × 2 cells" in capfd.readouterr().err
 
 
-def test_a_checkpoint(checkpoint: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_protocol_takes_a_checkpoint(checkpoint: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main([*QUICK, "--protocol=cut2", "--policy", "random", checkpoint], "torchrl-gpu") is None
     assert f"some ({checkpoint})" in capfd.readouterr().out
     assert cli.main([*QUICK, "--protocol=discrete125", "--policy", checkpoint], "torchrl-gpu") == 2
@@ -98,7 +98,7 @@ def test_a_checkpoint(checkpoint: str, capfd: pytest.CaptureFixture[str]) -> Non
     assert "error: " in capfd.readouterr().err
 
 
-def test_what_planners_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_protocol_says_what_planners_know(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "table.json"
     words = ["--policy", "cut2", "--knows", "boxes", "stream", "--depth=2", "--beam=3", "--candidates=2"]
     assert cli.main([*QUICK, "--protocol=cut2", *words, f"--output={path}"], "torchrl-gpu") is None

@@ -197,7 +197,7 @@ def test_a_checkpoint_names_no_classes(config: Path, checkpoint: Path, tmp_path:
 
 
 @pytest.mark.parametrize("length", [0, 1000])
-def test_truncated_checkpoint(tmp_path: Path, length: int) -> None:
+def test_truncated_checkpoint_is_refused(tmp_path: Path, length: int) -> None:
     torch.save({"state_dict": {"weight": torch.ones(1000)}}, tmp_path / "x.ckpt")
     (tmp_path / "x.ckpt").write_bytes((tmp_path / "x.ckpt").read_bytes()[:length])
     with pytest.raises(ValueError, match=rf"torch\.save .*: {length} bytes"):
@@ -221,7 +221,7 @@ def test_checkpoint_of_another_architecture(error_of: Run, checkpoint: Path) -> 
         ([1], "holds a list, not a dict"),
     ],
 )
-def test_check_checkpoint(tmp_path: Path, content: Any, message: str) -> None:
+def test_checkpoint_that_does_not_fit_is_refused(tmp_path: Path, content: Any, message: str) -> None:
     torch.save(content, tmp_path / "x.ckpt")
     with pytest.raises(ValueError, match=message):
         check_checkpoint(tmp_path / "x.ckpt", torch.nn.Linear(1, 2))

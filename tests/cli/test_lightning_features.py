@@ -128,7 +128,7 @@ FLAGS: dict[str, list[tuple[Any, Expected]]] = {
 # Arguments of the Trainer that other tests cover.
 ELSEWHERE = {"self", "callbacks", "logger", "precision", "profiler"}
 
-# `test_what_a_run_leaves` covers these.
+# `test_run_leaves_its_files` covers these.
 ALONE = ("barebones", "enable_checkpointing", "fast_dev_run", "limit_val_batches")
 # Only one can be used at a time.
 BARS = ("ProgressBar", "RichProgressBar", "TQDMProgressBar")
@@ -252,13 +252,13 @@ def test_logger_that_is_not_installed(fit: Fit, name: str) -> None:
 
 # The others are the same by other names.
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "bf16-true", "transformer-engine"])
-def test_precision(fit: Fit, precision: str) -> None:
+def test_precision_runs_or_is_refused(fit: Fit, precision: str) -> None:
     check(fit({"precision": precision}), PRECISIONS[precision])
 
 
 # The other two cost seconds, and hook in at the same places.
 @pytest.mark.parametrize("profiler", ["simple", "xla"])
-def test_profiler(fit: Fit, profiler: str) -> None:
+def test_profiler_runs_or_is_refused(fit: Fit, profiler: str) -> None:
     check(fit({"profiler": profiler}), PROFILERS[profiler])
 
 
@@ -308,7 +308,7 @@ SWITCHES = {
         ({}, {"config.yaml", "last.ckpt", "best.ckpt"}),
     ],
 )
-def test_what_a_run_leaves(fit: Fit, tmp_path: Path, trainer: dict[str, Any], left: set[str]) -> None:
+def test_run_leaves_its_files(fit: Fit, tmp_path: Path, trainer: dict[str, Any], left: set[str]) -> None:
     assert fit(trainer) is None
     files = {path.name for path in (tmp_path / "run").rglob("*") if path.is_file()}
     assert {name for name in files if not name.endswith(".pt")} == left

@@ -109,7 +109,7 @@ def test_serve_policy_refuses_an_environment_of_another_kind(trained: Trained) -
 
 
 @pytest.mark.parametrize("name", each_of(PACKS))
-def test_pack(name: str, trained: Trained) -> None:
+def test_pack_takes_policies_of_configs(name: str, trained: Trained) -> None:
     """Weights of placements fit any pallet.
 
     Tables are those of a bin of few cells, and networks those of their own bin.
@@ -128,7 +128,7 @@ def test_pack(name: str, trained: Trained) -> None:
 
 
 @pytest.mark.parametrize("name", each_of(BY_VALUES))
-def test_what_another_run_begins_with(name: str, trained: Trained, tmp_path: Path) -> None:
+def test_warm_start_takes_policies_of_configs(name: str, trained: Trained, tmp_path: Path) -> None:
     _, checkpoint = trained(name)
     option = "begin" if name == "packing_pallets.yaml" else "warm_start"
     run = made(name, tmp_path, updates_of(name), f"--model.{option}={checkpoint}")
@@ -152,7 +152,7 @@ def test_tables_and_weights_are_those_of_the_run(name: str, trained: Trained) ->
         assert torch.equal(weight, other)
 
 
-def test_evaluate_pallets(installed: Path, trained: Trained, tmp_path: Path) -> None:
+def test_evaluate_pallets_takes_policies_of_configs(installed: Path, trained: Trained, tmp_path: Path) -> None:
     _, checkpoint = trained("packing_pallets.yaml")
     out = tmp_path / "table.json"
     words = ["--protocol=boards", "--device=cpu", "--policy", str(checkpoint), "--cases=2", "--timed=0"]

@@ -41,12 +41,12 @@ def test_help_of_a_subcommand(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--trainer.max_steps" in capsys.readouterr().out
 
 
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+def test_program_prints_its_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--version"]) is None
     assert capsys.readouterr().out.startswith("torchrl_gpu 0.")
 
 
-def test_unknown_subcommand(error_of: Run) -> None:
+def test_unknown_subcommand_is_refused(error_of: Run) -> None:
     names = (
         "fit, validate, test, predict, doctor, bench, pack, evaluate, encode, record, export, play, serve,"
         " serve-policy, fetch, cost, ros"
@@ -67,7 +67,7 @@ def test_other_subcommands_of_lightning_go_to_its_sdk(monkeypatch: pytest.Monkey
     assert cli.main(["login"], "torchrl-gpu") == 2
 
 
-def test_no_config(capfd: pytest.CaptureFixture[str]) -> None:
+def test_command_without_config_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["fit"]) == 2
     assert capfd.readouterr().err == "error: command line: name a run with --config NAME.yaml or --model CLASS\n"
 
@@ -172,7 +172,7 @@ def test_other_programs_than_the_trainer_have_no_shipped_configs() -> None:
         ("--data.sequences=a.json", "--data=tests.standins.TinyData"),
     ],
 )
-def test_what_would_be_dropped_is_refused(error_of: Run, first: str, second: str) -> None:
+def test_options_that_would_be_dropped_are_refused(error_of: Run, first: str, second: str) -> None:
     name = second.partition("=")[0]
     assert error_of(first, second).startswith(f"command line: {name} would replace {first.partition('=')[0]}")
     parser.check_arguments([second, first])
@@ -244,7 +244,7 @@ WRONG = [
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asking for CUDA is right here")
 @pytest.mark.parametrize(("args", "message"), WRONG, ids=[args[0] for args, _ in WRONG])
-def test_wrong_arguments(error_of: Run, args: list[str], message: str) -> None:
+def test_wrong_arguments_are_one_line(error_of: Run, args: list[str], message: str) -> None:
     assert re.search(message, error_of(*args))
 
 

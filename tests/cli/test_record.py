@@ -61,7 +61,7 @@ def test_choices_and_several_agents(tmp_path: Path) -> None:
     assert store.rows["next", "done"].flatten().nonzero().flatten().tolist() == list(np.cumsum(store.lengths) - 1)
 
 
-def test_what_cannot_be_recorded_is_refused(tmp_path: Path) -> None:
+def test_record_refuses_what_it_cannot_record(tmp_path: Path) -> None:
     env = DishwashingEnv(2, device="cpu", seed=0)
     with pytest.raises(ValueError, match=r"one environment .*not of 2"):
         record(env, RandomActions(env), tmp_path / "a", 1, (64, 64))
@@ -171,7 +171,7 @@ def test_bad_videos_stand_in_the_table_with_the_reason(tmp_path: Path, capsys: p
     assert not (tmp_path / "strict").exists()
 
 
-def test_what_is_encoded_is_not_encoded_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_record_does_not_encode_packets_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(drawn.write_plain(tmp_path, "a", 0, 3), "--output", tmp_path / "out")
     assert run(tmp_path / "out") == 2
     assert "has been encoded already" in capsys.readouterr().err

@@ -115,7 +115,9 @@ def test_a_terminal_that_has_gone_ends_nothing(monkeypatch: pytest.MonkeyPatch) 
         ("- 1\n", ""),
     ],
 )
-def test_what_cannot_run_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str) -> None:
+def test_ros_that_cannot_run_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
     (tmp_path / "robot.yaml").write_text(text)
     assert main(["ros", "--config", str(tmp_path / "robot.yaml")], "torchrl-gpu") == 2
     error = capsys.readouterr().err

@@ -120,7 +120,9 @@ def test_threads_of_a_pass(words: list[str], wanted: int, tmp_path: Path, monkey
         torch.set_num_threads(before)
 
 
-def test_what_cannot_be_served_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_policy_that_cannot_be_served_is_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "bad.ckpt").write_text("no checkpoint")
     assert main(["serve-policy", str(tmp_path / "bad.ckpt")], "torchrl-gpu") == 2
     said = capsys.readouterr().err
@@ -218,7 +220,7 @@ def test_the_packer_is_served_with_the_config_of_its_run(
         (["serve-policy", "--config", "dishwashing_feasible.yaml"], "--config must be of a run that packs"),
     ],
 )
-def test_what_the_hierarchical_packer_wants_is_one_line(
+def test_hierarchical_packer_with_wrong_words_is_refused_in_one_line(
     words: list[str],
     said: str,
     packer_checkpoint: str,

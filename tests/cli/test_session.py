@@ -51,7 +51,7 @@ def test_a_step_whenever_one_is_due_and_a_picture_of_each() -> None:
     assert {meta["policy_version"] for meta in stage.server.metas("env0")} == {9}
 
 
-def test_nothing_happens_for_nobody_but_a_picture_of_how_it_stands() -> None:
+def test_unwatched_session_draws_one_picture_and_waits() -> None:
     stage = Stage(watched=())
     stage.wait(2.0)
     assert int(stage.env.state.step_count[0]) == 0
@@ -115,7 +115,7 @@ def test_reset_goes_to_the_next_episode() -> None:
     assert stage.server.metas("env0")[-1]["episode_step"] == 1
 
 
-def test_speeds() -> None:
+def test_session_runs_at_these_speeds() -> None:
     stage = Stage(speed=2.0)
     for name, value, speed in [
         ("faster", None, 4.0),
@@ -130,7 +130,7 @@ def test_speeds() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("speed", None), ("speed", "2"), ("speed", -1), ("format_disk", None)])
-def test_what_cannot_be_done_is_passed_over(name: str, value: object) -> None:
+def test_session_ignores_commands_that_cannot_be_done(name: str, value: object) -> None:
     stage = Stage(speed=2.0)
     stage.send(name, value)
     assert stage.server.shown["speed"] == 2.0
@@ -148,7 +148,7 @@ def test_the_page_is_told_what_can_be_asked_for() -> None:
     }
 
 
-def test_each_episode_is_a_point() -> None:
+def test_session_logs_a_point_for_each_episode() -> None:
     stage = Stage(speed=50.0)
     while len(stage.server.logged) < 2:
         stage.wait(0.1)
@@ -160,7 +160,7 @@ def test_each_episode_is_a_point() -> None:
     assert values["episode/utilization"] == last["utilization"]
 
 
-def test_those_that_go_on_are_none() -> None:
+def test_session_logs_no_point_for_running_episodes() -> None:
     stage = Stage(num_envs=3, watched=())
     stage.session.log_episodes(torch.tensor([False, False, False]))
     assert stage.server.logged == []
@@ -168,7 +168,7 @@ def test_those_that_go_on_are_none() -> None:
     assert [step for step, _ in stage.server.logged] == [1, 2]
 
 
-def test_it_ends_when_it_is_told() -> None:
+def test_session_ends_when_it_is_told() -> None:
     stage, stop = Stage(), threading.Event()
     stop.set()
     stage.session.run(stop)

@@ -29,7 +29,7 @@ def of(name: str) -> list[str]:
     return [rest for each, rest in instructions() if each == name]
 
 
-def test_it_has_two_stages_of_pinned_images() -> None:
+def test_dockerfile_has_two_stages_of_pinned_images() -> None:
     build, last = of("FROM")
     assert build.endswith(" AS build")
     for image in (build, last):
@@ -38,7 +38,7 @@ def test_it_has_two_stages_of_pinned_images() -> None:
     assert any(rest.startswith("--from=build ") for rest in of("COPY"))
 
 
-def test_what_runs_is_not_root() -> None:
+def test_container_does_not_run_as_root() -> None:
     names = [name for name, _ in instructions()]
     user = len(names) - 1 - names[::-1].index("USER")
     assert of("USER") == ["1000"]
@@ -65,7 +65,7 @@ def test_everything_that_is_copied_is_there_and_let_through() -> None:
     assert all((ROOT / name).exists() for name in copied)
 
 
-def test_it_installs_under_the_pins_and_extras_that_there_are() -> None:
+def test_dockerfile_installs_under_known_pins_and_extras() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     parts = chain.from_iterable(rest.split("&&") for rest in of("RUN"))
     installs = [part for part in parts if "pip install" in part]

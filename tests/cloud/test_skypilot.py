@@ -64,7 +64,9 @@ def run(job: dict[str, Any], home: Path, found: int) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(("found", "resumes"), [(0, True), (3, False)])
-def test_it_goes_on_where_there_is_a_checkpoint(job: dict[str, Any], tmp_path: Path, found: int, resumes: bool) -> None:
+def test_skypilot_job_resumes_where_there_is_a_checkpoint(
+    job: dict[str, Any], tmp_path: Path, found: int, resumes: bool
+) -> None:
     status, calls = run(job, tmp_path, found)
     fetch, fit = calls.splitlines()
     assert status == 0

@@ -141,7 +141,7 @@ def test_thousands_of_spoilt_bytes_end_nothing(noise: Path, tmp_path: Path) -> N
     assert ends > 20
 
 
-def test_frames_have_a_limit(noise: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoding_limits_the_size_of_frames(noise: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoding, "MOST_PIXELS", 96 * 128 - 1)
     with pytest.raises(ValueError, match=r"12,287 pixels, not 96×128"):
         read_header(noise, "noise")
@@ -306,7 +306,7 @@ def test_clips_are_those_of_a_loop(lengths: list[int], length: int, data: st.Dat
     assert clips[:, :, 0, 0, 0].tolist() == [naive_clip(lengths, number, length) for number in index]
 
 
-def test_nothing_is_read_back() -> None:
+def test_decoding_reads_nothing_back() -> None:
     store, index = store_of([3, 4]), torch.tensor([0, 6, 3])
     with NoHostReads():
         store.clips(index, 4)

@@ -18,7 +18,7 @@ from torchrl_gpu.demonstrations import read_demonstrations
 from torchrl_gpu.envs import memory
 
 
-def test_robomimic(tmp_path: Path) -> None:
+def test_robomimic_is_read_by_rows(tmp_path: Path) -> None:
     shown = read_demonstrations(row_files.write_robomimic(tmp_path / "a.hdf5"))
     assert shown.lengths.tolist() == list(row_files.LENGTHS)
     assert set(shown.rows.keys()) == {"action", "state", "hand"}
@@ -27,7 +27,7 @@ def test_robomimic(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("grouped", "name"), [(True, "observation.state"), (False, "observation")])
-def test_minari(grouped: bool, name: str, tmp_path: Path) -> None:
+def test_minari_is_read_by_rows(grouped: bool, name: str, tmp_path: Path) -> None:
     folder = row_files.write_minari(tmp_path / "a", grouped)
     for path in (folder, folder / "data" / "main_data.hdf5"):
         shown = read_demonstrations(path)
@@ -64,7 +64,7 @@ def test_an_install_without_h5py_names_the_extra(tmp_path: Path, monkeypatch: py
         read_demonstrations(path)
 
 
-def test_what_does_not_fit_into_memory_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hdf5_too_large_for_memory_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The file has 10 kB.
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         demo = file.create_group("data/demo_0")
@@ -257,7 +257,7 @@ def test_arrays_that_are_far_larger_than_the_file_are_refused(
         read_demonstrations(path)
 
 
-def test_values_are_packed_once(tmp_path: Path) -> None:
+def test_hdf5_with_values_packed_twice_is_refused(tmp_path: Path) -> None:
     """Twice, a byte stands for a million."""
     with h5py.File(tmp_path / "a.hdf5", "w") as file:
         demo = file.create_group("data/demo_0")

@@ -153,7 +153,7 @@ def test_a_map_of_depths_is_no_camera(copy: Path) -> None:
         ('{"codebase_version": "v3.0", "fps": 10, "features": {}}', "no feature of dtype video"),
     ],
 )
-def test_what_describes_the_dataset_is_checked(copy: Path, text: str, says: str) -> None:
+def test_description_of_a_lerobot_dataset_is_checked(copy: Path, text: str, says: str) -> None:
     (copy / "meta/info.json").write_text(text)
     with pytest.raises(ValueError, match=says):
         load(copy)
@@ -405,7 +405,7 @@ def test_an_episode_begins_at_the_nearest_frame(copy: Path, begin: float) -> Non
     assert (store.frames[5:12].float().mean((2, 3)) - colors).abs().max() < 5
 
 
-def test_what_lies_between_episodes_is_left_out(copy: Path) -> None:
+def test_frames_between_episodes_are_left_out(copy: Path) -> None:
     """As after an episode was deleted."""
     rows = [drawn.episode_row(i) for i in (1, 2, 3)]
     drawn.write_episodes(copy, rows)

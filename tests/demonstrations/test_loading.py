@@ -267,7 +267,7 @@ def test_without_a_size_frames_are_as_large_as_those_of_the_videos(tmp_path: Pat
 
 
 @pytest.mark.parametrize("size", [(0, 8), (8,), "ab", (2**20, 2**20), (8.5, 8)])
-def test_sizes_are_checked(tmp_path: Path, size: Any) -> None:
+def test_loading_checks_the_size_of_frames(tmp_path: Path, size: Any) -> None:
     with pytest.raises(ValueError, match=r"\bsize\b"):
         load(drawn.write_plain(tmp_path, "a", 0, 3), size=size)
 

@@ -82,7 +82,7 @@ def test_a_scene_is_one_entity_with_every_shape(tmp_path: Path) -> None:
     assert (entity.id, len(entity.cubes)) == ("scene", 0), "it takes the place of the one before"
 
 
-def test_numbers_and_metadata(tmp_path: Path) -> None:
+def test_mcap_holds_numbers_and_metadata(tmp_path: Path) -> None:
     with McapWriter(tmp_path / "a.mcap") as writer:
         writer.write_scalar("/reward", 0.1, BEGIN)
         writer.write_vector("/action", np.array([[1, 2], [3, 4]]), BEGIN)
@@ -117,7 +117,7 @@ def test_an_error_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_killed_program_leaves_can_be_read(tmp_path: Path) -> None:
+def test_mcap_of_a_killed_program_can_be_read(tmp_path: Path) -> None:
     writer, noise = McapWriter(tmp_path / "a.mcap"), np.random.default_rng(0)
     for i in range(40):
         # 16 kB that no compression makes smaller.
@@ -143,7 +143,7 @@ def test_rates_that_are_none(tmp_path: Path, fps: float) -> None:
 
 
 @pytest.mark.parametrize("frame", [np.zeros(5, np.uint8), np.zeros((4, 4), np.uint8), np.zeros((4, 4, 3)), 7, None])
-def test_what_is_no_frame_is_refused(frame: Any, tmp_path: Path) -> None:
+def test_mcap_refuses_wrong_frames(frame: Any, tmp_path: Path) -> None:
     with McapWriter(tmp_path / "a.mcap") as writer:
         with pytest.raises(ValueError, match=r"McapWriter: .*H×W×3 of uint8"):
             writer.write_video("/camera", frame, 0)

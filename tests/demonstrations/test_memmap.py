@@ -28,7 +28,7 @@ from torchrl_gpu.demonstrations.untrusted import new_folder
 from torchrl_gpu.envs import memory
 
 
-def test_what_was_saved_is_read(tmp_path: Path) -> None:
+def test_demonstrations_are_read_as_they_were_saved(tmp_path: Path) -> None:
     folder = row_files.write_rows(tmp_path / "rows")
     shown = read_demonstrations(folder)
     assert shown.lengths.tolist() == list(row_files.LENGTHS)
@@ -49,7 +49,7 @@ def test_a_file_that_is_longer_than_said_is_refused(tmp_path: Path) -> None:
         read_demonstrations(folder)
 
 
-def test_what_is_read_is_saved_again(tmp_path: Path) -> None:
+def test_demonstrations_that_were_read_are_saved_again(tmp_path: Path) -> None:
     first = row_files.write_rows(tmp_path / "a")
     second = save(read_demonstrations(first), tmp_path / "b")
     described = [json.loads((folder / "demonstrations.json").read_text()) for folder in (first, second)]
@@ -65,7 +65,9 @@ def test_a_file_that_shrinks_after_it_was_read_is_no_matter(tmp_path: Path) -> N
     assert torch.equal(shown.rows["state"], before)
 
 
-def test_what_does_not_fit_into_memory_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demonstrations_too_large_for_memory_are_refused_unread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = row_files.write_rows(tmp_path / "a")
     monkeypatch.setattr(memory, "free_bytes", lambda device: 100)
     with pytest.raises(ValueError, match=r"demonstrations\.json: .*80 bytes .*80% "):
@@ -91,7 +93,7 @@ def clips(store: ClipStore, tmp_path: Path) -> Path:
     return save_store(store, tmp_path / "clips")
 
 
-def test_what_is_opened_is_what_was_saved(store: ClipStore, clips: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clip_store_opens_as_it_was_saved(store: ClipStore, clips: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "decode", None)
     opened = load_demonstrations(clips, device="cpu")
     assert torch.equal(opened.frames, store.frames)
@@ -108,7 +110,7 @@ def test_what_is_opened_is_what_was_saved(store: ClipStore, clips: Path, monkeyp
     assert torch.equal(opened.clips(index, 4), store.clips(index, 4))
 
 
-def test_what_is_written_into_an_open_store_is_not_in_the_file(clips: Path) -> None:
+def test_changes_of_an_open_clip_store_are_not_in_the_file(clips: Path) -> None:
     before = (clips / "rows" / "_frames.memmap").read_bytes()
     open_store(clips).frames.zero_()
     assert (clips / "rows" / "_frames.memmap").read_bytes() == before

@@ -83,7 +83,7 @@ def batch(**columns: Any) -> pa.RecordBatch:
         pytest.param(lambda path: path.unlink(), "one .arrow file, not 0", id="nothing"),
     ],
 )
-def test_what_is_strange_is_refused(spoil: Callable[[Path], Any], said: str, tmp_path: Path) -> None:
+def test_strange_minari_files_are_refused(spoil: Callable[[Path], Any], said: str, tmp_path: Path) -> None:
     folder = row_files.write_minari_arrow(tmp_path / "a")
     spoil(folder / "data" / "1" / "part-0.arrow")
     with pytest.raises(ValueError, match=rf"^demonstrations: .*{said}"):
@@ -99,7 +99,7 @@ def test_the_number_of_episodes_is_checked(number: Any, tmp_path: Path) -> None:
         read_demonstrations(folder)
 
 
-def test_what_does_not_fit_into_memory_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_minari_too_large_for_memory_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = row_files.write_minari_arrow(tmp_path / "a")
     monkeypatch.setattr(memory, "free_bytes", lambda device: 2**14)
     with pytest.raises(ValueError, match=r"part-0.arrow: .*memory: .* too many"):
@@ -118,7 +118,7 @@ def test_columns_that_share_the_bytes_of_a_file_count_each(tmp_path: Path, monke
         read_demonstrations(folder)
 
 
-def test_what_nobody_asks_for_may_be_anything(tmp_path: Path) -> None:
+def test_minari_columns_that_nobody_needs_may_be_anything(tmp_path: Path) -> None:
     folder = row_files.write_minari_arrow(tmp_path / "a")
     for number, length in enumerate(row_files.LENGTHS):
         words, state = pa.array(["x"] * (length + 1)), pa.array(np.arange(length + 1.0))

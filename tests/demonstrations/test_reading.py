@@ -36,7 +36,7 @@ def test_lerobot_without_its_videos(copy: Path) -> None:
     assert "episode_index" not in shown.rows
 
 
-def test_what_nobody_asks_for_is_not_read_of_lerobot(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_columns_of_lerobot_that_nobody_needs_are_not_read(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
     columns = drawn.data_columns(2) | {"observation.state": [[float("nan")] * 3] * 6}
     drawn.write_data(copy, (0, 1), columns)
     with pytest.raises(ValueError, match=r"observation\.state: .*finite"):
@@ -48,7 +48,7 @@ def test_what_nobody_asks_for_is_not_read_of_lerobot(copy: Path, caplog: pytest.
     assert f"demonstrations: 1 episodes skipped: {copy}: episode 2: " in caplog.text
 
 
-def test_nothing_is_there(tmp_path: Path) -> None:
+def test_reading_refuses_folders_without_demonstrations(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"no such folder"):
         read_demonstrations(tmp_path / "nobody")
     with pytest.raises(ValueError, match=r"neither demonstrations\.json .*meta/info\.json"):

@@ -44,7 +44,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_what_is_read_is_what_was_written(written: Path) -> None:
+def test_dataset_is_read_as_it_was_written(written: Path) -> None:
     store = load_demonstrations(written, device="cpu")
     assert store.lengths == list(LENGTHS)
     assert store.fps == 12.5
@@ -62,7 +62,7 @@ def test_what_is_read_is_what_was_written(written: Path) -> None:
     assert {store.tasks[i] for i in store.rows["task_index"].tolist()} == {"wash up"}
 
 
-def test_it_says_what_lerobot_asks_for(written: Path) -> None:
+def test_dataset_has_the_description_that_lerobot_needs(written: Path) -> None:
     info = json.loads((written / "meta/info.json").read_text())
     assert info["codebase_version"] == "v3.0"
     assert (info["total_episodes"], info["total_frames"], info["total_tasks"]) == (3, 12, 1)
@@ -162,7 +162,7 @@ def test_an_exception_leaves_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_writer_refuses_wrong_episodes(tmp_path: Path) -> None:
     features = {"action": ("float32", (2,))}
     (tmp_path / "there").mkdir()
     with pytest.raises(FileExistsError, match=r"folder exists"):

@@ -66,7 +66,7 @@ def drawn(actor: Any, state: TensorDict) -> TensorDict:
 
 
 @each_kind
-def test_by_hand(kind: Any) -> None:
+def test_squashing_by_hand(kind: Any) -> None:
     # z = 1: tanh is 0.76159416, (2/π) atan is 1/2; with bounds 2 and 7 the second number is 4.5 + 2.5 times that.
     unit = 0.76159416 if kind == "tanh" else 0.5
     squash = Squash(LOW, HIGH, kind)
@@ -128,7 +128,7 @@ def test_tanh_is_that_of_torchrl() -> None:
     assert not torch.equal(drawn(actor("tanh"), state)["action"], greedy)
 
 
-def test_what_is_said_of_squashed_actions_is_true() -> None:
+def test_log_prob_and_entropy_of_squashed_actions() -> None:
     squashed, state = SquashedGaussianActor(Numbers(), Squash(LOW, HIGH)), numbers(300)
     out = drawn(squashed, state)
     half = (HIGH - LOW).double() / 2
@@ -166,7 +166,7 @@ def test_at_the_bounds_nothing_is_lost() -> None:
 # -- choices --
 
 
-def test_what_is_said_of_choices_is_true() -> None:
+def test_log_prob_and_entropy_of_choices() -> None:
     made, state = CategoricalActor(Logits(), masked=True), choices(200)
     out = drawn(made, state)
     legal = Categorical(logits=torch.where(state["action_mask"], state["seen"], -torch.inf))

@@ -68,7 +68,7 @@ def test_losses_by_hand(loss: str) -> None:
     assert scores["error"].item() == pytest.approx(math.sqrt(2.5))
 
 
-def test_no_observations() -> None:
+def test_clone_without_observations_is_refused() -> None:
     with pytest.raises(ValueError, match=r"observations .*one name"):
         BCPolicy(observations=[])
 
@@ -110,7 +110,7 @@ def test_cross_entropy_over_legal_actions_by_hand(temperature: float) -> None:
     assert learner.network.values.grad[0] == 0  # type: ignore[union-attr, index]
 
 
-def test_it_acts_as_it_scores() -> None:
+def test_cloned_policy_acts_by_its_scores() -> None:
     env = packing_env(6)
     space = AgentSpace.of(env)
     torch.manual_seed(0)
@@ -122,7 +122,7 @@ def test_it_acts_as_it_scores() -> None:
     assert bool(shown["action_mask"].gather(1, shown["action"][:, None]).all())
 
 
-def test_what_cannot_be_chosen_among() -> None:
+def test_cloned_choice_refuses_wrong_networks_and_options() -> None:
     space = AgentSpace.of(packing_env(2))
     with pytest.raises(ValueError, match=r"ClonedChoice: Table .*\(…, "):
         ClonedChoice(space, Table([1.0]))

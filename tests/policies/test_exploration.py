@@ -145,7 +145,7 @@ def test_epsilon_is_the_share_of_explored_actions(epsilon: float) -> None:
 
 
 @pytest.mark.parametrize("kind", [ExplorationType.DETERMINISTIC, ExplorationType.MODE, ExplorationType.MEAN])
-def test_it_is_greedy_unless_told_to_explore(kind: ExplorationType) -> None:
+def test_epsilon_greedy_is_greedy_unless_it_explores(kind: ExplorationType) -> None:
     with set_exploration_type(kind):
         action = masked(start=1.0)(rows(1000, action=4))["action"]
     # A greedy action that is not legal stays: that is the policy's business.
@@ -154,7 +154,7 @@ def test_it_is_greedy_unless_told_to_explore(kind: ExplorationType) -> None:
 
 @pytest.mark.parametrize("compiled_operators", [False, True])
 @pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
-def test_nothing_is_read_back_in_any_batch(batch: tuple[int, ...], compiled_operators: bool) -> None:
+def test_epsilon_greedy_reads_nothing_back_in_any_batch(batch: tuple[int, ...], compiled_operators: bool) -> None:
     continuous = TensorDict({"action": torch.full((*batch, 2), 9.0)}, batch)
     # Nothing is explored here.
     assert (uniform()(continuous)["action"] == 9).all()

@@ -82,7 +82,9 @@ def test_a_loaded_clone_decides_as_the_one_that_was_saved(tmp_path: Path, kind: 
         ("washes", {"observations": ["state"]}, r"agent_space .*'state': 6.* and 2 "),
     ],
 )
-def test_what_a_clone_says_must_be_so(tmp_path: Path, kind: str, changes: dict[str, Any], said: str) -> None:
+def test_clone_with_a_wrong_description_is_refused(
+    tmp_path: Path, kind: str, changes: dict[str, Any], said: str
+) -> None:
     content, _, _ = checkpoints.cloned(kind)
     content["bc_policy"] |= changes
     torch.save(content, tmp_path / "last.ckpt")
@@ -270,7 +272,7 @@ def test_every_command_that_loads_a_policy_takes_classes(tmp_path: Path) -> None
         ({"model_state_dict": {"w": torch.ones(3, 5), "b": torch.ones(4)}}, "model_state_dict .*linear layers"),
     ],
 )
-def test_what_a_plain_file_says_must_be_so(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+def test_plain_file_with_a_wrong_description_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     plain(tmp_path / "net.pt", **changes)
     with pytest.raises(ValueError, match=said):
         load_policy(tmp_path / "net.pt", "cpu")
@@ -318,7 +320,7 @@ def test_two_hundred_hostile_files_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists(), "code in a file has run"
 
 
-def test_what_a_policy_reads_is_in_its_keys(tmp_path: Path) -> None:
+def test_in_keys_of_a_policy_hold_all_it_reads(tmp_path: Path) -> None:
     """A graph knew nothing of `active`.
 
     Actions of robots that take no part were 0 here, and up to 0.066 there.

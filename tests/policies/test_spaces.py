@@ -28,7 +28,7 @@ def test_robots_in_their_group() -> None:
     assert space.size_of("clearance") == 1
 
 
-def test_one_robot_at_the_root() -> None:
+def test_space_of_one_robot_at_the_root() -> None:
     space = space_of("v2", num_actions=None, bounds=(-2.0, 3.0), flat=True)
     assert space.group == ()
     assert space.observations["observation"] == ((39,), "float32")
@@ -88,7 +88,7 @@ SPACES = {
 
 
 @pytest.mark.parametrize("kind", SPACES)
-def test_it_goes_through_json_and_checkpoints(kind: str, tmp_path: Path) -> None:
+def test_space_survives_json_and_checkpoints(kind: str, tmp_path: Path) -> None:
     space = SPACES[kind]()
     given = space.to_dict()
     assert AgentSpace.from_dict(json.loads(json.dumps(given))) == space
@@ -127,13 +127,13 @@ def test_it_goes_through_json_and_checkpoints(kind: str, tmp_path: Path) -> None
         ({"extras": {"a": [[[[[[[[[[1]]]]]]]]]]}}, "made of numbers, text, lists and dicts by name; got"),
     ],
 )
-def test_what_cannot_be_one_is_refused(changes: dict[Any, Any], message: str) -> None:
+def test_space_of_another_environment_is_refused(changes: dict[Any, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"^AgentSpace: .*{message}"):
         AgentSpace.from_dict(space_of().to_dict() | changes)
 
 
 @pytest.mark.parametrize("given", [None, [], "space", {"source": "here"}])
-def test_what_is_no_space_at_all(given: Any) -> None:
+def test_space_from_other_data_is_refused(given: Any) -> None:
     with pytest.raises(ValueError, match=r"^AgentSpace: space .*source, group, .*; got "):
         AgentSpace.from_dict(given)
 

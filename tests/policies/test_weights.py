@@ -112,6 +112,6 @@ def test_shapes_come_without_memory() -> None:
         (lambda: nn.Sequential(*(nn.Linear(1, 1) for _ in range(10**9))), 10**9, "10,000 operators"),
     ],
 )
-def test_what_is_too_large_is_refused(make: Any, most: int, message: str) -> None:
+def test_weights_that_are_too_large_are_refused(make: Any, most: int, message: str) -> None:
     with pytest.raises(ValueError, match=f"^test: .*{message}"):
         without_memory(make, "test", most)

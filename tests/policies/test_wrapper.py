@@ -35,7 +35,7 @@ def actions(wrapper: PolicyWrapper, seen: TensorDict, mode: ExplorationType = GR
 
 @each_agent
 @pytest.mark.parametrize("version", ["v2", "v3"])
-def test_all_robots_of_all_environments_in_one_pass(name: str, version: str) -> None:
+def test_wrapper_decides_for_all_robots_in_one_pass(name: str, version: str) -> None:
     agent = make(name, spec=spec_for(name, version=version))
     wrapper, seen = PolicyWrapper(agent).eval(), seen_by(name, 4, 3, version=version)
     came = actions(wrapper, seen)
@@ -48,7 +48,7 @@ def test_all_robots_of_all_environments_in_one_pass(name: str, version: str) -> 
 
 @each_agent
 @pytest.mark.parametrize("batch", [(), (1,), (5,), (2, 3, 4)])
-def test_any_batch_at_the_root(name: str, batch: tuple[int, ...]) -> None:
+def test_wrapper_takes_any_batch_at_the_root(name: str, batch: tuple[int, ...]) -> None:
     wrapper, seen = PolicyWrapper(make(name, spec=spec_for(name, flat=True))).eval(), seen_by(name, *batch)
     action = wrapper(seen.clone())["action"]
     assert action.shape == (batch if name in DISCRETE else (*batch, 2))
@@ -84,7 +84,7 @@ WRITTEN = {
 
 @each_agent
 @pytest.mark.parametrize("mode", [EXPLORE, GREEDY])
-def test_all_that_the_agent_gives_is_written(name: str, mode: ExplorationType) -> None:
+def test_wrapper_writes_all_outputs_of_the_agent(name: str, mode: ExplorationType) -> None:
     agent, seen = make(name), seen_by(name, 4, 3)
     wrapper, written = PolicyWrapper(agent), grouped(seen.clone())
     before = set(written.keys(True, True))
@@ -133,7 +133,7 @@ def test_robots_that_take_no_part_do_nothing(name: str, mode: ExplorationType) -
 
 
 @each_agent
-def test_it_is_greedy_in_evaluation_mode_whatever_the_exploration_type(name: str) -> None:
+def test_wrapper_in_evaluation_mode_is_greedy_whatever_the_exploration_type(name: str) -> None:
     wrapper, seen = PolicyWrapper(make(name, exploration=EpsilonGreedy(1.0))), seen_by(name, 10, 5)
     greedy = actions(wrapper, seen)
     assert torch.equal(actions(wrapper.eval(), seen, EXPLORE), greedy)
@@ -223,7 +223,7 @@ def compiled(wrapper: PolicyWrapper) -> Any:
 @pytest.mark.parametrize(
     "name", [name if name in ("IQN", "SAC") else pytest.param(name, marks=pytest.mark.soak) for name in AGENTS]
 )
-def test_it_compiles_to_one_graph(name: str) -> None:
+def test_wrapper_compiles_to_one_graph(name: str) -> None:
     cvar = "adaptive" if name == "IQN" else None
     wrapper, seen = PolicyWrapper(make(name), cvar=cvar).eval(), seen_by(name, 4, 3)
     came = compiled(wrapper)(grouped(seen.clone()))["robots", "action"]

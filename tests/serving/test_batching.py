@@ -56,7 +56,7 @@ async def begun(policy: Doubles, passes: Batching) -> asyncio.Task[np.ndarray]:
     return first
 
 
-async def test_what_waits_is_decided_together_and_given_back_to_each() -> None:
+async def test_waiting_requests_are_decided_together() -> None:
     policy, passes = batching()
     async with passes.running():
         first = await begun(policy, passes)
@@ -131,7 +131,7 @@ async def test_a_poison_request_costs_the_others_in_its_pass_nothing() -> None:
     assert watched == [[[6]]], "what was not decided is not shown"
 
 
-async def test_who_leaves_is_not_decided_and_too_many_are_sent_away() -> None:
+async def test_requests_that_left_are_not_decided_and_too_many_are_refused() -> None:
     policy, passes = batching(max_waiting=4)
     async with passes.running():
         first = await begun(policy, passes)
@@ -178,7 +178,7 @@ async def test_short_passes_are_made_on_the_loop_and_long_ones_beside_it(monkeyp
     assert await decided(0.0) == [False, False, False]
 
 
-async def test_what_lies_in_a_socket_is_in_the_pass() -> None:
+async def test_requests_in_a_socket_are_in_the_pass() -> None:
     policy, passes = batching(wait_s=0.0)
 
     async def on_its_way(value: float) -> np.ndarray:
@@ -193,7 +193,7 @@ async def test_what_lies_in_a_socket_is_in_the_pass() -> None:
     assert policy.sizes == [3]
 
 
-async def test_who_watches_sees_the_last_request_of_each_pass_once_it_is_answered() -> None:
+async def test_page_shows_the_last_request_of_each_pass_once_it_is_answered() -> None:
     _, passes = batching(wait_s=0.0)
     answered: list[float] = []
     watched: list[tuple[list[float], list[float], list[float]]] = []

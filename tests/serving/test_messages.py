@@ -73,7 +73,7 @@ def test_other_json_is_refused(changes: dict[str, Any], said: str) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[1]", b"3", b'"x"', b"[" * 100_000, b"\xff\xfe", b"1" * 5000])
-def test_what_is_no_json_is_refused(body: bytes) -> None:
+def test_message_that_is_no_json_is_refused(body: bytes) -> None:
     with pytest.raises(BadMessage, match=r"invalid JSON: |entries .*, not "):
         messages().parse(body, True)
 
@@ -101,7 +101,7 @@ def test_a_number_of_json_that_is_infinite_as_float32_is_refused() -> None:
 
 
 @pytest.mark.parametrize("piece", ["[]", "{}", '""', "1", "true", "[1,[2]]", "null"])
-def test_what_no_row_needs_is_not_parsed(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numbers_that_no_row_needs_are_not_parsed(piece: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four MiB of empty lists took two seconds, in which nobody else had an answer."""
     ours, text = messages(), '{"place": [' + ",".join([piece] * 1000) + "]}"
     monkeypatch.setattr(json, "loads", lambda *_, **__: pytest.fail("parsed"))

@@ -79,7 +79,7 @@ def test_the_last_row_of_a_request_with_the_newest_frame_of_its_clip() -> None:
     assert view.facts() == facts
 
 
-def test_numbers_alone_where_there_is_no_picture() -> None:
+def test_page_shows_numbers_where_there_is_no_picture() -> None:
     for observations in ({"v": ((2,), "float32")}, {"m": ((3, 4, 5), "bool")}, {"m": ((2, 8, 8), "uint8")}):
         view = shown(policy(**observations), {}, [7], is_wanted=False)
         assert view.frame is None
@@ -112,7 +112,7 @@ def test_of_a_packing_the_pile_is_the_picture_and_the_placement_is_on_it() -> No
     assert dark[dark.shape[0] // 2 :, : dark.shape[1] // 4].sum() < 500
 
 
-def test_numbers_are_bars_and_flags_are_left_out() -> None:
+def test_page_shows_numbers_as_bars_and_leaves_flags_out() -> None:
     seen = {"mask": ((90,), "bool"), "observation": ((6,), "float32")}
     space = AgentSpace("DishwashingEnv", (), seen, low=(0.0, 0.0), high=(1.0, 1.0))
     numbers = np.array([[0, 0.5, 1, -1, 0, 0]], np.float32)
@@ -154,7 +154,7 @@ def test_a_few_of_many_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 20 <= len(server.shown) <= 26
 
 
-def test_nobody_watches_and_nothing_is_made_of_the_observation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwatched_page_makes_nothing_of_observations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page, "observation_picture", lambda _: pytest.fail("made"))
     PolicyPage(Notes(is_wanted=False), policy(clip=CLIP)).show(clip(), np.zeros((1, 2)), 1.0, 0.0)
 

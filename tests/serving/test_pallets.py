@@ -114,7 +114,9 @@ def test_cells_of_one_pallet_have_one_box_each_in_turn(server: StreamServer, ses
         (bytes(300_000), {}, 413, ""),
     ],
 )
-def test_what_is_refused(server: StreamServer, body: bytes, changes: Any, status: int, said: str) -> None:
+def test_pallet_server_refuses_wrong_requests(
+    server: StreamServer, body: bytes, changes: Any, status: int, said: str
+) -> None:
     found, answer = ask(server, body, **changes)
     assert found == status
     assert answer["message"].startswith(said)
@@ -158,7 +160,7 @@ def test_more_than_can_be_answered_soon_is_told_so(
         assert first.result()[0] == 200
 
 
-def test_what_fails_is_logged_and_told(
+def test_error_of_a_session_is_logged_and_sent(
     server: StreamServer, sessions: PackingSessions, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sessions, "_write", lambda *_: 1 / 0)
@@ -167,7 +169,7 @@ def test_what_fails_is_logged_and_told(
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_there_is_something_to_serve() -> None:
+def test_server_without_policy_and_pallets_is_refused() -> None:
     with pytest.raises(ValueError, match=r"policy and pallets"):
         policy_server(None)
     with pytest.raises(ValueError, match=r"page shows"):

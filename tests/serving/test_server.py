@@ -273,7 +273,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Held, StreamServer, 
 ROW = {"x": np.ones((1, 1), np.float32)}
 
 
-async def test_stop_delivers_the_answers_that_are_being_made(
+async def test_stop_of_a_server_delivers_open_answers(
     held: tuple[Held, StreamServer, asking.InProgress],
 ) -> None:
     module, running, in_progress = held
@@ -293,7 +293,7 @@ async def test_stop_delivers_the_answers_that_are_being_made(
         await stopping
 
 
-async def test_stop_gives_up_an_answer_that_takes_too_long(
+async def test_stop_of_a_server_gives_up_slow_answers(
     held: tuple[Held, StreamServer, asking.InProgress], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "FINISH_S", 0.05)

@@ -148,7 +148,7 @@ def test_the_command_line_makes_the_scene_first_and_the_stream_before_its_addres
     assert done[-1].startswith("2 steps, ")
 
 
-def test_it_ends_where_it_is_told_to() -> None:
+def test_simulator_ends_after_its_steps() -> None:
     """Ctrl-C was a traceback out of the middle of a step."""
     stop = Flag()
 

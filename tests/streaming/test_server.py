@@ -43,7 +43,7 @@ async def test_from_publish_to_picture(started: StreamServer) -> None:
     await until(lambda: started.watchers() == 0)
 
 
-async def test_who_comes_sees_what_was_published_for_nobody(started: StreamServer) -> None:
+async def test_newcomer_sees_the_picture_published_before(started: StreamServer) -> None:
     started.publish(scene(), meta={"step": 7})
     async with watching(started, "h264") as guest:
         header, payload = await guest.picture()
@@ -73,7 +73,7 @@ async def test_streams_are_apart(started: StreamServer) -> None:
     assert (found["best"]["height"], found["best"]["published"]) == (40, 1)
 
 
-async def test_any_of_many_can_be_watched(started: StreamServer) -> None:
+async def test_any_of_many_streams_can_be_watched(started: StreamServer) -> None:
     started.declare_family("env", 1024, "Environment")
     async with viewer(started) as guest, viewer(started) as other:
         assert set(started.wanted_streams()) <= {"main"}, "of which one picture a second is kept for nobody"
@@ -211,7 +211,7 @@ def test_an_exception_of_the_server_surfaces_in_stop(monkeypatch: pytest.MonkeyP
     assert not stream_server.wanted()
 
 
-async def test_what_fails_on_the_loop_surfaces_too_and_does_not_end_it() -> None:
+async def test_error_on_the_loop_surfaces_and_does_not_end_the_server() -> None:
     stream_server = server().start()
     hub_of(stream_server).call_in_loop(lambda: 1 / 0)
     assert (await get(stream_server, "healthz"))[0] == 200

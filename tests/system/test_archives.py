@@ -18,7 +18,7 @@ from torchrl_gpu.system.archives import read_archive
 from torchrl_gpu.system.policy_messages import BadAction, BadMessage, answers, check_finite
 
 
-def test_what_was_saved_is_read_and_stays_on_disk(tmp_path: Path) -> None:
+def test_archive_is_read_as_saved_and_stays_on_disk(tmp_path: Path) -> None:
     saved = {"weights": torch.arange(6.0).view(2, 3), "frames": 7}
     torch.save(saved, tmp_path / "a.pt")
     for every_byte in (False, True):
@@ -74,7 +74,7 @@ def faults(policy: Any, rows: int = 3) -> dict[int, str]:
     return answers(policy, {"x": torch.zeros(rows, 2), "action_mask": MASK[:rows]}).faults
 
 
-def test_each_row_is_judged_by_itself() -> None:
+def test_each_row_of_actions_is_judged_by_itself() -> None:
     action = torch.tensor([[0.5, 9.0], [NAN, 0.0], [0.0, -INF]])
     found = answers(made(lambda rows: rows.set("action", action), low=(-1.0, 0.0), high=(1.0, 2.0)), {"x": action})
     assert found.actions[0].tolist() == [0.5, 2.0], "within bounds"

@@ -19,7 +19,7 @@ HUGE = 10**5000
 
 
 @pytest.mark.parametrize("three", [3, 3.0, np.int64(3), np.uint8(3), np.float32(3.0), np.array(3), torch.tensor(3)])
-def test_whole_numbers_of_every_kind(three: Any) -> None:
+def test_whole_takes_integers_of_every_kind(three: Any) -> None:
     found = arguments.whole("Here", "n", three, 1, 3)
     assert (found, type(found)) == (3, int)
 
@@ -45,14 +45,14 @@ def test_whole_numbers_of_every_kind(three: Any) -> None:
     # pytest could not write them all out.
     ids=lambda _: "",
 )
-def test_what_is_no_whole_number_in_range(value: Any, message: str) -> None:
+def test_whole_refuses_other_values(value: Any, message: str) -> None:
     with pytest.raises(ValueError) as error:
         arguments.whole("Here", "n", value, 1, 5000)
     assert str(error.value) == f"Here: n must be {message}"
 
 
 @pytest.mark.parametrize("half", [0.5, np.float64(0.5), np.float32(0.5), torch.tensor(0.5)])
-def test_numbers_of_every_kind(half: Any) -> None:
+def test_number_takes_numbers_of_every_kind(half: Any) -> None:
     found = arguments.number("Here", "x", half, 0, 1)
     assert (found, type(found)) == (0.5, float)
     assert arguments.number("Here", "x", 2) == 2.0
@@ -72,7 +72,7 @@ def test_numbers_of_every_kind(half: Any) -> None:
     ],
     ids=lambda _: "",
 )
-def test_what_is_no_number_in_range(value: Any, message: str) -> None:
+def test_number_refuses_other_values(value: Any, message: str) -> None:
     with pytest.raises(ValueError) as error:
         arguments.number("Here", "x", value, high=1, above=0)
     assert str(error.value) == f"Here: x must be {message}"
@@ -150,7 +150,7 @@ def test_integers_become_int64_where_they_may(dtype: torch.dtype) -> None:
     ],
     ids=lambda _: "",
 )
-def test_what_is_not_the_tensor_wanted(value: Any, message: str) -> None:
+def test_tensor_refuses_other_tensors(value: Any, message: str) -> None:
     with pytest.raises(ValueError, match=rf"^Here: t must (be|have) {message}$"):
         arguments.tensor("Here", "t", value, torch.int64, (2,), CPU, cast=True)
 
@@ -162,11 +162,11 @@ def test_a_tensor_of_any_device_holds_data() -> None:
         arguments.tensor("Here", "t", torch.zeros(2, 2), torch.float32, (None, 3))
 
 
-def test_what_is_written_in_place_is_contiguous() -> None:
+def test_tensor_for_output_must_be_contiguous() -> None:
     with pytest.raises(ValueError, match=r"^Here: t .*contiguous; got strides \(2,\)$"):
         arguments.tensor("Here", "t", torch.zeros(4)[::2], torch.float32, (2,), CPU, contiguous=True)
 
 
-def test_what_is_no_tensor_has_no_length() -> None:
+def test_length_of_values_that_are_no_tensors_is_zero() -> None:
     assert arguments.length(None) == arguments.length(torch.tensor(1)) == arguments.length(torch.zeros(2), 1) == 0
     assert arguments.length(torch.zeros(2, 3), 1) == 3

@@ -64,13 +64,13 @@ def test_a_self_test_ends_nothing_but_itself_and_runs_once(how: str, found: str,
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks on Linux alone")
-def test_a_fork_needs_no_subprocess(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_self_test_in_a_fork_needs_no_subprocess(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(self_tests, "_run_in_subprocess", None)
     assert self_test("works", tmp_path, forks=True).failure() == ""
 
 
 @pytest.mark.parametrize("forks", [False, True])
-def test_one_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks: bool) -> None:
+def test_self_test_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forks: bool) -> None:
     monkeypatch.setattr(self_tests, "LIMIT_S", 1.0)
     monkeypatch.setattr(self_tests, "_FORK_S", 1.0)
     assert self_test("hangs", tmp_path, forks).failure() == "no answer within 1 seconds"
@@ -79,7 +79,7 @@ def test_one_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             os.kill(process, 0)
 
 
-def test_it_runs_again_when_what_it_depends_on_changes(tmp_path: Path) -> None:
+def test_self_test_runs_again_when_what_it_depends_on_changes(tmp_path: Path) -> None:
     for number, driver in enumerate(("1.0", "2.0", "1.0"), start=1):
         assert self_test("works", tmp_path, driver=driver).failure() == ""
         assert len(calls(tmp_path)) == min(number, 2)
@@ -100,7 +100,9 @@ def test_forgotten_results_are_found_once(tmp_path: Path, empty_cache: Path, mon
     assert len(list(empty_cache.iterdir())) == 1
 
 
-def test_without_a_subprocess_it_runs_here(tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_self_test_without_a_subprocess_runs_here(
+    tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Here, too.
     assert self_test("busy", tmp_path).failure() == "Unavailable: the device takes one process"
     assert calls(tmp_path)[1] == os.getpid() != calls(tmp_path)[0]
@@ -130,7 +132,7 @@ def kept(folder: Path) -> Path:
         b"[" * 100_000,
     ],
 )
-def test_a_spoilt_file_is_no_result(spoilt: bytes, tmp_path: Path, empty_cache: Path) -> None:
+def test_spoilt_file_is_no_self_test_result(spoilt: bytes, tmp_path: Path, empty_cache: Path) -> None:
     self_test("is wrong", tmp_path).keep("wrong numbers")
     assert self_test("is wrong", tmp_path).known_failure() == "wrong numbers"
     kept(empty_cache).write_bytes(spoilt)
@@ -138,7 +140,7 @@ def test_a_spoilt_file_is_no_result(spoilt: bytes, tmp_path: Path, empty_cache: 
     assert self_test("is wrong", tmp_path).known_failure() is None
 
 
-def test_the_file_says_what_it_is_of(tmp_path: Path, empty_cache: Path) -> None:
+def test_self_test_file_describes_its_test(tmp_path: Path, empty_cache: Path) -> None:
     self_test("is wrong", tmp_path).keep("wrong numbers")
     told = json.loads(kept(empty_cache).read_text())
     assert told == {
@@ -148,7 +150,9 @@ def test_the_file_says_what_it_is_of(tmp_path: Path, empty_cache: Path) -> None:
     }
 
 
-def test_others_cannot_write_a_result(tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_users_cannot_write_a_self_test_result(
+    tmp_path: Path, empty_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     self_test("is wrong", tmp_path).keep("")
     empty_cache.chmod(0o777)
     self_tests.KNOWN_FAILURES.clear()
@@ -169,7 +173,9 @@ def test_without_a_folder_results_last_as_long_as_the_process(tmp_path: Path, mo
     assert self_test("works", tmp_path).known_failure() is None
 
 
-def test_it_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_self_test_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with caplog.at_level(logging.INFO):
         self_test("works", tmp_path).failure()
         self_test("works", tmp_path).failure()

@@ -110,7 +110,7 @@ def test_a_sweep_is_that_of_a_naive_twin(lam: float, tmp_path: Path) -> None:
     assert not torch.equal(twin.weight, PatchTables(made.space, ["2x2", "1x3"]).weight)
 
 
-def test_it_learns_to_pack(tmp_path: Path) -> None:
+def test_afterstate_learning_learns_to_pack(tmp_path: Path) -> None:
     made = module(rollout_steps=24, sweeps=1)
 
     def utilization() -> float:
@@ -326,7 +326,7 @@ def test_the_training_step_reads_nothing_back(tmp_path: Path) -> None:
         made.tables.sweep(levels, after["reward"][..., 0], after["done"][..., 0], made.rate, made.lam)
 
 
-def test_one_step_has_no_return() -> None:
+def test_afterstate_learning_refuses_rollouts_of_one_step() -> None:
     with pytest.raises(ValueError, match=r"rollout_steps .*2\b.*refined.* not 1"):
         refined(rollout_steps=1)
 

@@ -246,7 +246,7 @@ def weights(module: OffPolicy) -> list[Tensor]:
 
 
 @every
-def test_it_trains_is_evaluated_and_reads_nothing_back(tmp_path: Path, case: str) -> None:
+def test_agent_trains_is_evaluated_and_reads_nothing_back(tmp_path: Path, case: str) -> None:
     module = CASES[case](prioritized="Rainbow" in case or case == "SAC")
     before = weights(module)
     runner = trained(case, module, tmp_path).trainer

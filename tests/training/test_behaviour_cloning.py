@@ -60,7 +60,7 @@ def fit(
     return trainer
 
 
-def test_it_learns_a_rule_and_packs_as_it(bins: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_cloning_learns_a_rule_and_packs_by_it(bins: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     module, given = choice(lr_scheduler=None), data(bins)
     trainer = fit(module, given, tmp_path, 100)
     logged = trainer.callback_metrics
@@ -90,7 +90,7 @@ def test_a_run_goes_on_bit_for_bit(bins: Path, tmp_path: Path) -> None:
     assert ours["agent_space"]["source"] == "PackingEnv"
 
 
-def test_every_row_is_drawn_once_in_a_pass_and_the_seed_decides_when(bins: Path, tmp_path: Path) -> None:
+def test_cloning_draws_every_row_once_in_a_pass_and_the_seed_decides_when(bins: Path, tmp_path: Path) -> None:
     module = choice(batch_size=16)
     fit(module, data(bins), tmp_path, 1)
     rows = len(module.train_rows)
@@ -166,7 +166,7 @@ def test_a_sensor_that_the_policy_does_not_take_may_be_broken(tmp_path: Path, ca
         data(path, on_bad="pass")
 
 
-def test_what_is_held_back_is_not_learned_from(bins: Path, tmp_path: Path) -> None:
+def test_cloning_does_not_learn_from_rows_held_back(bins: Path, tmp_path: Path) -> None:
     module, given = choice(), data(bins)
     fit(module, given, tmp_path, 1)
     assert not set(given.train_rows.tolist()) & set(given.held_rows.tolist())
@@ -174,7 +174,7 @@ def test_what_is_held_back_is_not_learned_from(bins: Path, tmp_path: Path) -> No
     assert module.steps_of(len(given.train_rows)) == -(-(len(given.train_rows) // 32) // 2)
 
 
-def test_it_stops_early(bins: Path, tmp_path: Path) -> None:
+def test_cloning_stops_early(bins: Path, tmp_path: Path) -> None:
     def nothing(parameters: Any) -> torch.optim.Optimizer:
         return torch.optim.SGD(parameters, lr=0.0)
 
@@ -252,7 +252,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_values_of_another_environment(name: str, bins: Path, tmp_path: Path) -> None:
+def test_cloning_refuses_demonstrations_of_another_environment(name: str, bins: Path, tmp_path: Path) -> None:
     entry, value, says = WRONG[name]
     path = spoilt(bins, tmp_path, **changed(bins, entry, 3, value))
     with pytest.raises(ValueError, match=says):
@@ -308,7 +308,7 @@ def test_vectors_of_another_width(tmp_path: Path) -> None:
         ({"policy": BCPolicy(6, 5), "env": DishwashingEnv(1, device="cpu")}, "5 continuous actions"),
     ],
 )
-def test_wrong_arguments(arguments: dict[str, Any], says: str) -> None:
+def test_cloning_refuses_wrong_arguments(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         BehaviourCloning(**arguments)
 

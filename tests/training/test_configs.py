@@ -78,7 +78,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize("name", [*NAVIGATION, "ppo_marine.yaml", *SHIFTS])
-def test_it_trains_and_shows(name: str, trained: Callable[[str], Path]) -> None:
+def test_config_trains_and_shows_its_run(name: str, trained: Callable[[str], Path]) -> None:
     (events,) = (trained(name) / "tensorboard").glob("*/events*")
     shown = EventAccumulator(str(events))
     shown.Reload()

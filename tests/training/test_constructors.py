@@ -141,7 +141,7 @@ def senseless(made: type) -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("made", DEFAULTS, ids=lambda made: made.__name__)
-def test_what_makes_no_sense_is_refused(made: type) -> None:
+def test_constructors_refuse_values_without_sense(made: type) -> None:
     taken, lines = [], []
     for name, value in senseless(made):
         try:
@@ -184,7 +184,7 @@ IDLE: list[tuple[type, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("made", "changes", "message"), IDLE, ids=[message for *_, message in IDLE])
-def test_what_would_do_nothing_is_refused(made: type, changes: dict[str, Any], message: str) -> None:
+def test_constructors_refuse_arguments_without_effect(made: type, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         made(**DEFAULTS[made] | changes)
 

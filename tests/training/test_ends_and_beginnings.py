@@ -62,7 +62,7 @@ def test_a_run_that_is_extended_stays_as_it_began(before: bool, tmp_path: Path) 
     assert run.compiles is before
 
 
-def test_what_auto_keeps_is_told(tmp_path: Path) -> None:
+def test_resume_says_what_auto_keeps(tmp_path: Path) -> None:
     fit(module(torch_compile="auto"), tmp_path, 4, EpisodeCheckpoint())
     with Lines() as lines:
         fit(module(torch_compile="auto"), tmp_path, 6, EpisodeCheckpoint(), ckpt_path=last(tmp_path))

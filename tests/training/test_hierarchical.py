@@ -64,7 +64,7 @@ def test_the_return_of_a_whole_episode_is_what_j_still_gains() -> None:
     assert checked > 15
 
 
-def test_what_is_learned_from_is_what_was_played(tmp_path: Path) -> None:
+def test_packer_learns_from_what_was_played(tmp_path: Path) -> None:
     made = fit(module(), tmp_path, 6)
     kept = made.replay.storage[:]
     heights, used = made.codec.unpacked(kept.clone())["box_heightmap"], kept["utilization"][:, 0]
@@ -189,7 +189,7 @@ class Watched:
         return loss
 
 
-def test_what_learns_when(tmp_path: Path) -> None:
+def test_stages_decide_what_learns(tmp_path: Path) -> None:
     made = module(worker_updates=5, manager_period=3, joint_rate=0.25)
     seen = Watched(made)
     fit(made, tmp_path, 20)
@@ -208,7 +208,7 @@ def test_what_learns_when(tmp_path: Path) -> None:
     assert set(seen.players[:-10]) == {("box", "growth")}
 
 
-def test_frames_by_hand(tmp_path: Path) -> None:
+def test_hierarchical_packing_counts_frames_as_by_hand(tmp_path: Path) -> None:
     # 3 environments and 2 steps at a time are 6 frames; 18 of warm-up take 3 times. A return has 4 rewards, so that the
     # first 3 steps of each environment are pending: 9 fewer transitions than frames. One more time before 2 updates.
     made = fit(module(), tmp_path, 6)
@@ -378,7 +378,7 @@ def test_gradients_are_clipped(tmp_path: Path, scale: float | None) -> None:
     assert torch.cat(moved).norm().item() == pytest.approx(1e-3, rel=0.01)
 
 
-def test_mixed_precision(tmp_path: Path) -> None:
+def test_hierarchical_packing_learns_in_mixed_precision(tmp_path: Path) -> None:
     exact = fit(module(n_steps=2), tmp_path, 8, precision="32-true")
     mixed = fit(module(n_steps=2), tmp_path, 8, precision="bf16-mixed")
     assert all(weight.dtype == torch.float32 and weight.isfinite().all() for weight in mixed.parameters())

@@ -30,7 +30,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "name", [name if name in FEW else pytest.param(name, marks=pytest.mark.soak) for name in NAMES]
 )
-def test_whatever_a_shipped_run_logs_may_be_monitored(
+def test_every_metric_of_a_shipped_run_may_be_monitored(
     name: str, inputs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(inputs)
@@ -69,7 +69,7 @@ class Logs(Callback):
         pl_module.log("mine", 1.0)
 
 
-def test_names_of_ones_own_callbacks_are_taken(tmp_path: Path) -> None:
+def test_monitor_takes_metrics_of_a_users_callback(tmp_path: Path) -> None:
     fit(module(), tmp_path, 6, Logs(), EpisodeCheckpoint(monitor="mine"))
     assert (tmp_path / "checkpoints" / "best.ckpt").exists()
 

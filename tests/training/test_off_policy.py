@@ -54,7 +54,7 @@ def test_max_steps_counts_updates_and_is_met_exactly(tmp_path: Path, max_steps: 
     assert state["step"] == max_steps
 
 
-def test_frames_by_hand(tmp_path: Path) -> None:
+def test_off_policy_counts_frames_as_by_hand(tmp_path: Path) -> None:
     # 8 environments and 2 steps at a time are 16 frames. 40 frames of warm-up take 3 times, then comes one before every
     # 2 updates: 3 times for 6 updates. The first chunk gives no 3-step return yet, every later one gives 16.
     made = fit(module(warmup_frames=40), tmp_path, 6)
@@ -91,7 +91,7 @@ def test_rewards_are_scaled_in_the_loss_and_nowhere_else(tmp_path: Path) -> None
         assert torch.equal(reward, 1000 * stored[index])
 
 
-def test_what_nobody_looks_at_is_not_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_off_policy_logs_nothing_that_nobody_sees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     logged: list[int] = []
     made, log = module(), OffPolicy.log
 
@@ -117,7 +117,7 @@ def test_without_a_data_module_it_trains_and_validates_nothing(tmp_path: Path) -
     assert "val/utilization" not in runner.callback_metrics
 
 
-def test_how_often_it_is_validated_changes_nothing(tmp_path: Path) -> None:
+def test_frequency_of_validations_changes_no_weights(tmp_path: Path) -> None:
     often = fit(module(), tmp_path, 8, data_module=data(steps_per_epoch=1)).state_dict()
     seldom = fit(module(), tmp_path, 8, data_module=data(steps_per_epoch=3)).state_dict()
     assert differences(often, seldom) == []
@@ -191,7 +191,7 @@ def test_gradients_are_clipped(tmp_path: Path) -> None:
     assert change(max_grad_norm=None) > 1e-2
 
 
-def test_names_for_tables(tmp_path: Path) -> None:
+def test_policy_name_says_untrained_until_it_is_trained(tmp_path: Path) -> None:
     made = module()
     made.trainer = trainer(tmp_path)
     assert made.policy_name == "DQN (untrained)"
@@ -205,7 +205,7 @@ def test_names_for_tables(tmp_path: Path) -> None:
         ({"capacity": 30, "rollout_steps": 4}, "must hold a batch and a rollout, 32 transitions; got 30"),
     ],
 )
-def test_numbers_that_cannot_work(wrong: dict[str, int], message: str) -> None:
+def test_off_policy_refuses_numbers_that_cannot_work(wrong: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=f"(OffPolicy|DeviceReplay): .*{message}"):
         module(**wrong)
 
@@ -352,7 +352,7 @@ GIB = 2**30
 SAID = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 10.00 GiB"
 
 
-def test_what_is_advised_would_have_fitted() -> None:
+def test_advice_after_out_of_memory_would_have_fitted() -> None:
     # 4 GiB stay, 3 of them replay; the update had made 5 and wanted 2 more. There are 9 of 10 to be used.
     text = advised("OffPolicy", GPU, Memory(10 * GIB, 4 * GIB), 5 * GIB, SAID, 700, (3000, 3 * GIB))
     assert text == (
@@ -370,7 +370,7 @@ def test_what_is_advised_would_have_fitted() -> None:
         (8.0, 0.5, "--model.batch_size 50"),
     ],
 )
-def test_nothing_is_advised_that_would_not_help(taken: float, replay_gib: float, expected: str) -> None:
+def test_advice_after_out_of_memory_names_only_what_helps(taken: float, replay_gib: float, expected: str) -> None:
     memory = Memory(10 * GIB, int(taken * GIB))
     text = advised("X", GPU, memory, 5 * GIB, "out of memory", 250, (1000, int(replay_gib * GIB)))
     assert text.endswith(f"at most this can fit: {expected}")
@@ -474,13 +474,13 @@ def test_another_shape_is_refused_and_nothing_is_taken(tmp_path: Path) -> None:
         (nn.Linear(1, 1), "not tensors and plain values alone: a pickle"),
     ],
 )
-def test_what_is_no_such_network(content: object, says: str, tmp_path: Path) -> None:
+def test_warm_start_refuses_files_without_a_network(content: object, says: str, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "a.ckpt")
     with pytest.raises(ValueError, match=says):
         take_network(tiny.dqn(tiny.packing_env()).policy, str(tmp_path / "a.ckpt"))
 
 
-def test_a_file_that_is_not_there() -> None:
+def test_warm_start_refuses_a_missing_file() -> None:
     with pytest.raises(FileNotFoundError, match=r"warm_start nobody\.ckpt: .*no such file"):
         take_network(nn.Linear(1, 1), "nobody.ckpt")
 

@@ -143,7 +143,7 @@ def test_robots_that_take_no_part_are_spread_over_the_minibatches(tmp_path: Path
 
 
 @each_kind
-def test_what_was_played_is_what_the_policy_said(tmp_path: Path, kind: str) -> None:
+def test_on_policy_learns_from_the_actions_that_were_played(tmp_path: Path, kind: str) -> None:
     made = module(kind)
     samples, _ = spied(made)
     before = module(kind)
@@ -214,7 +214,7 @@ def test_rollouts_and_updates_read_nothing_back(tmp_path: Path, kind: str, monke
     assert calls == [4, 4]
 
 
-def test_what_is_logged(tmp_path: Path) -> None:
+def test_on_policy_logs_its_figures(tmp_path: Path) -> None:
     metrics = trained(module(), tmp_path, "packing", 12).trainer.callback_metrics
     wanted = {"loss", "actor_loss", "critic_loss", "entropy", "kl", "clip_fraction", "utilization", "frames"}
     assert {f"train/{name}" for name in wanted} | {"val/utilization"} <= set(metrics)
@@ -347,7 +347,7 @@ def test_a_run_on_cuda(tmp_path: Path, precision: str) -> None:
     assert all(value.isfinite() for value in made.trainer.callback_metrics.values())
 
 
-def test_it_learns_to_pack(tmp_path: Path) -> None:
+def test_on_policy_learns_to_pack(tmp_path: Path) -> None:
     made = module(env={"num_envs": 32}, rollout_steps=8, optimizer=partial(Adam, lr=0.01), epochs=4)
     # It reaches 0.48, and 0.44 with weights that do not change.
     assert trained(made, tmp_path, "packing", 120).outcomes["utilization"] > 0.46
@@ -368,6 +368,6 @@ def test_each_agent_has_its_run() -> None:
         OffPolicy(packing_env(), partial(PPO, **agent_of("packing")))
 
 
-def test_it_has_values_of_no_action() -> None:
+def test_on_policy_has_no_values_of_actions() -> None:
     assert not module().has_values
     assert module().policy_for(packing_env()).out_keys == ["action", "action_log_prob"]

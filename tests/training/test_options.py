@@ -241,7 +241,7 @@ def test_every_option_has_its_rule(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "option", "value", "rule"), list(tried()), ids=str)
-def test_it_does_as_its_rule_says(
+def test_option_at_a_resume_does_as_its_rule_says(
     name: str,
     option: str,
     value: str,

@@ -199,7 +199,7 @@ def test_both_are_part_of_one_checkpoint_and_play_episodes_of_their_own(folder: 
     assert differences(content["rollout"], found[1]["rollout"]) != []
 
 
-def test_they_agree_when_to_save_on_frames_and_on_what_is_logged(folder: Path, told: list[dict[str, Any]]) -> None:
+def test_ranks_agree_when_to_save_and_on_frames_and_metrics(folder: Path, told: list[dict[str, Any]]) -> None:
     saved = list((folder / "by episodes" / "checkpoints").glob("episodes-*.ckpt"))
     assert saved
     assert all(set(parts(path)) == {0, 1} for path in saved)
@@ -212,7 +212,7 @@ def test_they_agree_when_to_save_on_frames_and_on_what_is_logged(folder: Path, t
     assert first["episodes"] != second["episodes"]
 
 
-def test_one_that_fails_in_the_middle_of_saving_ends_both(folder: Path, told: list[dict[str, Any]]) -> None:
+def test_rank_that_fails_in_the_middle_of_saving_ends_both(folder: Path, told: list[dict[str, Any]]) -> None:
     first = told[0]["failed"]
     second = told[1]["failed"]
     assert "another process failed while it saved" in first["error"]

@@ -67,7 +67,7 @@ def rates(optimizer: SGD, schedule: Any, steps: int) -> list[list[float]]:
 
 @pytest.mark.parametrize("resumed", [False, True])
 @pytest.mark.parametrize("name", SCHEDULES)
-def test_all_rates_to_come_are_half(name: str, resumed: bool) -> None:
+def test_divergence_halves_all_rates_to_come(name: str, resumed: bool) -> None:
     (optimizer, schedule), (plain, plain_schedule) = made(name), made(name)
     for each in ((optimizer, schedule), (plain, plain_schedule)):
         rates(*each, 5)

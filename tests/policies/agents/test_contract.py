@@ -151,7 +151,7 @@ def test_actions_stay_within_their_bounds(name: str) -> None:
 
 
 @each_agent
-def test_nothing_is_read_back(name: str) -> None:
+def test_agents_read_nothing_back(name: str) -> None:
     agent, batch = make(name), transitions(name, 8)
     seen = seen_by(name, 4, 3)
     for targets in (SoftTargets(0.1), PeriodicTargets(1)):
@@ -195,7 +195,7 @@ def test_losses_compile_to_one_graph(name: str) -> None:
 
 @each_agent
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast(name: str, dtype: torch.dtype) -> None:
+def test_agents_learn_under_autocast(name: str, dtype: torch.dtype) -> None:
     agent, batch = make(name), transitions(name, 32)
     exact = losses_of(agent, batch)
     with torch.autocast("cpu", dtype=dtype):

@@ -244,7 +244,7 @@ def test_a_network_without_in_keys_is_refused(name: str, argument: str) -> None:
         getattr(policies, name)(AgentSpace.of(spec_for(name)), **networks)
 
 
-def test_one_name_is_no_list_of_names() -> None:
+def test_in_keys_of_a_network_are_a_list_of_names() -> None:
     class OneName(Scores):
         in_keys = "observation"  # type: ignore[assignment]
 
@@ -273,7 +273,7 @@ def test_rainbow_wants_as_many_atoms_as_it_is_told() -> None:
         policies.Rainbow(AgentSpace.of(Corridor(2)), network=Fewer)
 
 
-def test_what_a_network_raises_is_told() -> None:
+def test_error_of_a_network_is_named() -> None:
     class Broken(Scores):
         def forward(self, observation: Tensor) -> Tensor:
             return super().forward(observation[..., :2])

@@ -137,7 +137,7 @@ def test_each_loss_reaches_its_own_weights_and_all_of_them(kind: str) -> None:
 
 
 @each_kind
-def test_how_far_the_policy_has_moved_by_hand(kind: str) -> None:
+def test_kl_of_ppo_by_hand(kind: str) -> None:
     agent = make(kind)
     batch = minibatch(agent, kind)
     agent.losses(batch)
@@ -148,7 +148,7 @@ def test_how_far_the_policy_has_moved_by_hand(kind: str) -> None:
 
 
 @each_kind
-def test_nothing_is_read_back(kind: str) -> None:
+def test_ppo_reads_nothing_back(kind: str) -> None:
     agent = make(kind)
     steps = rollout(agent, kind)
     with NoHostReads():
@@ -220,7 +220,7 @@ def test_a_state_without_a_legal_action_is_an_end() -> None:
 
 
 @each_kind
-def test_values_in_blocks_are_those_in_one_go(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ppo_values_in_blocks_are_those_in_one_go(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = make(kind)
     steps = rollout(agent, kind)
     expected = agent.estimate(steps)["value_target"]
@@ -230,7 +230,7 @@ def test_values_in_blocks_are_those_in_one_go(kind: str, monkeypatch: pytest.Mon
 
 @each_kind
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_autocast(kind: str, dtype: torch.dtype) -> None:
+def test_ppo_learns_under_autocast(kind: str, dtype: torch.dtype) -> None:
     agent = make(kind, entropy_coeff=0.0)
     batch = minibatch(agent, kind)
     exact = agent.losses(batch)

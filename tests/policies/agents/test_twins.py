@@ -75,7 +75,7 @@ def assert_same_losses(agent: Agent, batch: TensorDict, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize(("name", "version"), [*zip([*DISCRETE, *CONTINUOUS], cycle(["v2", "v3"]), strict=False)])
-def test_losses(name: str, version: str) -> None:
+def test_losses_are_those_of_naive_twins(name: str, version: str) -> None:
     agent = make(name, spec=spec_for(name, version=version), gamma=0.9)
     assert_same_losses(agent, transitions(name, NUM, version=version))
 
@@ -93,7 +93,7 @@ OTHERWISE: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "changes", "twin"), OTHERWISE, ids=str)
-def test_losses_otherwise(name: str, changes: dict[str, Any], twin: dict[str, Any]) -> None:
+def test_losses_with_options_are_those_of_naive_twins(name: str, changes: dict[str, Any], twin: dict[str, Any]) -> None:
     agent, batch = make(name, **changes), transitions(name, NUM, clearance=torch.full((NUM, 1), 2.0))
     assert ("clearance" in agent.observations) == ("cvar_distance" in changes)
     assert_same_losses(agent, batch, **twin)
@@ -101,7 +101,7 @@ def test_losses_otherwise(name: str, changes: dict[str, Any], twin: dict[str, An
 
 @pytest.mark.parametrize("version", ["v2", "v3"])
 @pytest.mark.parametrize("name", DISCRETE)
-def test_greedy_indices(name: str, version: str) -> None:
+def test_greedy_choices_are_those_of_naive_twins(name: str, version: str) -> None:
     agent = make(name, spec=spec_for(name, version=version))
     seen = states(NUM, version=version)
     chosen = PolicyWrapper(agent, flat=True).eval()(seen.clone())["action"]
@@ -120,7 +120,7 @@ def assert_best(action: int, scores: list[float], mask: Tensor) -> None:
 
 @pytest.mark.parametrize(("squash", "version"), [("tanh", "v2"), ("atan", "v3")])
 @pytest.mark.parametrize("name", CONTINUOUS)
-def test_greedy_actions(name: str, squash: str, version: str) -> None:
+def test_greedy_actions_are_those_of_naive_twins(name: str, squash: str, version: str) -> None:
     agent = make(name, spec=spec_for(name, version=version), squash=squash)
     seen = states(NUM, version=version, num_actions=None).exclude("active")
     chosen = PolicyWrapper(agent, flat=True).eval()(seen.clone())["action"]
@@ -187,7 +187,7 @@ def distributional_loss(agent: Rainbow) -> DistributionalDQNLoss:
     return theirs
 
 
-def test_rainbow() -> None:
+def test_rainbow_loss_is_that_of_torchrl() -> None:
     agent, batch = make("Rainbow", gamma=0.9), transitions("Rainbow", 32)
     for part in (batch, batch["next"]):
         # TorchRL's loss knows no mask.
@@ -229,7 +229,7 @@ def soft_loss(agent: SAC) -> SACLoss:
 
 @pytest.mark.parametrize("target_entropy", [None, -2.0])
 @pytest.mark.parametrize("weights", [False, True])
-def test_sac(target_entropy: float | None, weights: bool) -> None:
+def test_sac_loss_is_that_of_torchrl(target_entropy: float | None, weights: bool) -> None:
     agent, batch = make("SAC", gamma=0.9, target_entropy=target_entropy), transitions("SAC", 32)
     assert isinstance(agent, SAC)
     if weights:

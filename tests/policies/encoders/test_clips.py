@@ -61,7 +61,7 @@ def test_clips_told_apart_only_by_the_order_of_frames_differ(encoder: VideoEncod
     assert (encoder(clips.flip(1)) - encoder(clips)).abs().max() > 1e-2
 
 
-def test_every_weight_learns(encoder: VideoEncoder, clips: Tensor) -> None:
+def test_every_weight_of_clip_encoders_learns(encoder: VideoEncoder, clips: Tensor) -> None:
     _, gradients = loss_and_gradients(encoder, clips)
     assert gradients.keys() == {name for name, _ in encoder.named_parameters()}
     assert all(gradient.isfinite().all() for gradient in gradients.values())

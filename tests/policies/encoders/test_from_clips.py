@@ -134,7 +134,7 @@ def test_the_encoder_learns_from_the_first_loss_alone(name: str) -> None:
     assert len(every) == len(set(every))
 
 
-def test_what_is_missing_in_drawn_clips() -> None:
+def test_error_of_drawn_clips_by_hand() -> None:
     torch.manual_seed(0)
     decoder, features = ClipDecoder(7, SHAPE, hidden=5), torch.rand(2, 7)
     clips = torch.randint(256, (2, *SHAPE), dtype=torch.uint8)
@@ -173,7 +173,7 @@ def test_an_encoder_learns_to_keep_what_clips_show(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", AGENTS)
-def test_it_acts_as_the_agent_on_features(name: str) -> None:
+def test_agent_from_clips_acts_as_the_agent_on_features(name: str) -> None:
     agent, seen = made(name), transitions(name).exclude("next", "action")
     policy = PolicyWrapper(agent).eval()
     out = policy(seen.clone())
@@ -187,7 +187,7 @@ def test_it_acts_as_the_agent_on_features(name: str) -> None:
     assert agent.name == f"{name} (Mean)"
 
 
-def test_nothing_is_read_by_the_host() -> None:
+def test_agent_from_clips_reads_nothing_back() -> None:
     agent, batch = made("SAC", shift=2), transitions("SAC")
     with NoHostReads():
         losses = agent.losses(batch)
@@ -195,7 +195,7 @@ def test_nothing_is_read_by_the_host() -> None:
         PolicyWrapper(agent)(batch.exclude("next"))
 
 
-def test_what_it_cannot_see_is_refused() -> None:
+def test_agent_from_clips_refuses_other_observations() -> None:
     agent = AGENTS["SAC"][1]
     plain = AgentSpace("Somewhere", (), {"speed": ((2,), "float32")}, low=(0.0,), high=(1.0,))
     with pytest.raises(ValueError, match=r"FromClips: Somewhere .*clips \(T, C, H, W\) uint8.*speed"):

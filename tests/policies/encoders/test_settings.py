@@ -71,7 +71,7 @@ def test_an_encoder_of_ones_own_is_another_arch(monkeypatch: pytest.MonkeyPatch)
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_encoders_refuse_settings_without_sense(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=f"ClipEncoder: {message}"):
         ClipEncoder(**changes)
 

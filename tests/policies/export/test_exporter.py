@@ -48,7 +48,7 @@ CASES += [*((kind, "pt2", True) for kind in PROGRAMS), ("choice", "pt2", False)]
     ("kind", "format"),
     [pytest.param(kind, form, marks=[] if here else pytest.mark.soak) for kind, form, here in CASES],
 )
-def test_what_leaves_the_lab_decides_the_same(tmp_path: Path, kind: str, format: Any) -> None:
+def test_exported_file_decides_as_the_policy(tmp_path: Path, kind: str, format: Any) -> None:
     if kind in checkpoints.CLONES:
         torch.save(checkpoints.cloned(kind)[0], tmp_path / "last.ckpt")
     else:
@@ -107,7 +107,7 @@ def test_an_action_that_is_not_legal_is_another(tmp_path: Path) -> None:
     ("out", "format", "said"),
     [("policy.pt", "onnx", "out must be the name of a .onnx file"), ("policy.onnx", "tflite", "format must be one of")],
 )
-def test_what_cannot_be_written_is_said(tmp_path: Path, out: str, format: Any, said: str) -> None:
+def test_export_refuses_wrong_names_and_formats(tmp_path: Path, out: str, format: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         export_policy(tmp_path / "nothing.ckpt", tmp_path / out, format)
 

@@ -85,7 +85,7 @@ SHAPES = {
 
 @each_version
 @each_network
-def test_any_batch_shape(network: Callable, version: str) -> None:
+def test_navigation_networks_take_any_batch_shape(network: Callable, version: str) -> None:
     net = built(network, version)
     expected = first(net(*inputs(net, 12, version=version)))
     shaped = [value.reshape(2, 2, 3, *value.shape[1:]) for value in inputs(net, 12, version=version)]
@@ -110,7 +110,7 @@ def test_an_object_that_is_masked_is_not_seen(network: Callable) -> None:
 
 
 @each_version
-def test_every_number_that_is_seen_counts(version: str) -> None:
+def test_navigation_networks_use_every_number_of_an_observation(version: str) -> None:
     net = built(NavigationScores, version)
     observation = inputs(net, 4, version=version)[0].requires_grad_()
     mask = [torch.ones(4, 5, dtype=torch.bool)] if version == "v3" else []
@@ -141,7 +141,7 @@ def test_float64_states_are_seen_in_the_precision_of_the_weights() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @each_network
-def test_autocast(network: Callable, dtype: torch.dtype) -> None:
+def test_navigation_networks_under_autocast(network: Callable, dtype: torch.dtype) -> None:
     net = built(network)
     exact = first(net(*inputs(net, 6)))
     with torch.autocast("cpu", dtype=dtype):

@@ -35,7 +35,7 @@ def space_of(make: Any) -> AgentSpace:
 
 @pytest.mark.parametrize("layer_norm", [False, True])
 @pytest.mark.parametrize("make", SHAPES)
-def test_every_vector_of_real_numbers_is_read_and_outputs_are_float32(make: Any, layer_norm: bool) -> None:
+def test_vector_networks_read_every_real_dtype_and_give_float32(make: Any, layer_norm: bool) -> None:
     network = make(space_of(make), hidden=(8,), layer_norm=layer_norm)
     assert network.in_keys == ["place", "speed"]
     assert any(isinstance(layer, torch.nn.LayerNorm) for layer in network.modules()) == layer_norm
@@ -57,7 +57,7 @@ def test_the_order_of_names_is_that_of_the_inputs() -> None:
 
 @pytest.mark.parametrize("names", [["map"], ["nothing"], []])
 @pytest.mark.parametrize("make", [VectorScores, VectorCritic])
-def test_what_is_no_vector_is_refused(make: Any, names: list[str]) -> None:
+def test_vector_networks_refuse_other_observations(make: Any, names: list[str]) -> None:
     wanted = rf"^{make.__name__}: observations .* Somewhere, place, speed, not"
     with pytest.raises(ValueError, match=wanted):
         make(space_of(make), names)

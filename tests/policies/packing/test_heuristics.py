@@ -121,7 +121,9 @@ BY_HAND: list[tuple[type[PlacementHeuristic], list[list[float]], Size, int]] = [
 
 
 @pytest.mark.parametrize(("rule", "heights", "size", "action"), BY_HAND)
-def test_by_hand(rule: type[PlacementHeuristic], heights: list[list[float]], size: Size, action: int) -> None:
+def test_heuristics_by_hand(
+    rule: type[PlacementHeuristic], heights: list[list[float]], size: Size, action: int
+) -> None:
     env = small_env(len(heights))
     assert action_of(rule(env), scene(env, heights, size)) == action
 
@@ -167,7 +169,7 @@ def test_bins_of_too_many_cells_are_refused(rule: type[PlacementHeuristic]) -> N
         ([[7]], 7, 0),
     ],
 )
-def test_accessible_space(heights: list[list[float]], ceiling: float, space: float) -> None:
+def test_accessible_space_by_hand(heights: list[list[float]], ceiling: float, space: float) -> None:
     assert accessible_space(torch.tensor([heights], dtype=torch.float32), ceiling).tolist() == [space]
 
 
@@ -248,7 +250,7 @@ def env(request: pytest.FixtureRequest) -> PackingEnv:
     return make(step, visible_items)
 
 
-def test_names_of_the_baselines(env: PackingEnv) -> None:
+def test_baselines_have_their_names(env: PackingEnv) -> None:
     policies = baselines(env)
     assert list(policies) == [NAMES[0], *NAMES[4:]]
     assert all(isinstance(policy, VolumeSorted) == (env.visible_items > 1) for policy in policies.values())

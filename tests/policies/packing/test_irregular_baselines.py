@@ -65,7 +65,7 @@ def test_the_largest_bounding_box_goes_first() -> None:
 # -- rows --
 
 
-def test_rows() -> None:
+def test_baselines_of_irregular_items_have_these_names() -> None:
     env = solids_env()
     packer = HierarchicalPacker(env, trained())
     assert list(irregular_baselines(env, packer)) == [RANDOM, DEEPEST, RULE, LESS_WASTE, VALUES, WORKER, MANAGER, BOTH]
@@ -75,7 +75,7 @@ def test_rows() -> None:
     assert list(irregular_baselines(env, HierarchicalPacker(env, trained()))) == [RANDOM, DEEPEST, RULE, VALUES, WORKER]
 
 
-def test_each_row_chooses_as_it_says() -> None:
+def test_baseline_of_irregular_items_chooses_as_its_name_says() -> None:
     env, networks = solids_env(), trained()
     packer = HierarchicalPacker(env, networks)
     rows, shown = irregular_baselines(env, packer), env.reset()

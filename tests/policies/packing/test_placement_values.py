@@ -110,7 +110,7 @@ def numbers_of(
 
 
 @pytest.mark.parametrize("name", SETTINGS)
-def test_values_are_those_of_plain_loops(name: str) -> None:
+def test_placement_values_are_those_of_plain_loops(name: str) -> None:
     env, weights = pallet(3, **SETTINGS[name]), some_weights()
     values, step = LinearPlacementValues(AgentSpace.of(env), weights, 7), env.grid_step
     for steps in (0, 6, 13):
@@ -163,6 +163,6 @@ def test_batches_of_any_shape_and_no_host_reads() -> None:
         ([1.0] * 19, 0, "LinearPlacementValues: candidates must be at least 1; got 0"),
     ],
 )
-def test_what_is_refused(weights: list[float], candidates: int, message: str) -> None:
+def test_placement_values_refuse_wrong_arguments(weights: list[float], candidates: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LinearPlacementValues(AgentSpace.of(pallet(1, resolution=(24, 16))), weights, candidates)

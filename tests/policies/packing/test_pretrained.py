@@ -120,7 +120,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PackingPolicy.names())
-def test_what_comes_with_the_package(name: str) -> None:
+def test_shipped_policy_is_small_described_and_better_than_rules(name: str) -> None:
     """A shipped policy is small, described, and better than any rule.
 
     On sequences of this test's own.
@@ -255,7 +255,7 @@ def test_orders_are_known_by_the_rules(monkeypatch: pytest.MonkeyPatch, tmp_path
 
 
 @pytest.mark.parametrize("make", [trained, pytest.param(weighted, marks=pytest.mark.soak)])
-def test_it_is_exported(make: Callable[[], PackingPolicy], tmp_path: Path) -> None:
+def test_pretrained_policy_is_exported(make: Callable[[], PackingPolicy], tmp_path: Path) -> None:
     # For ONNX the policy becomes a program of torch first.
     policy = make()
     written = export_policy(InferencePolicy(policy, policy.space, "values"), tmp_path / "values.onnx")

@@ -66,7 +66,7 @@ def test_a_fresh_network_prefers_nothing_and_scores_are_finite_where_nothing_is_
     assert q_of(scores_of(env), state).isfinite().all()
 
 
-def test_it_does_not_matter_in_which_slot_an_item_is() -> None:
+def test_scores_do_not_depend_on_the_slot_of_an_item() -> None:
     env = packing_env(visible_items=3)
     network, state = scores_of(env), states(env)
     order = torch.tensor([2, 0, 1])
@@ -97,7 +97,7 @@ def test_its_weights_fit_any_other_bin(other: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("batch", [(6,), (2, 3), (1, 6, 1)])
-def test_any_batch_shape(batch: tuple[int, ...]) -> None:
+def test_scores_take_any_batch_shape(batch: tuple[int, ...]) -> None:
     env = packing_env()
     network, state = scores_of(env), states(env)
     shaped = [state[key].reshape(*batch, *state[key].shape[1:]) for key in network.in_keys]
@@ -118,7 +118,7 @@ def test_mixed_precision_gives_float32() -> None:
     assert (mixed - exact).abs().max() < 2 * TOLERANCE[torch.bfloat16] * exact.abs().max().clamp_min(1)
 
 
-def test_every_weight_learns() -> None:
+def test_every_weight_of_scores_learns() -> None:
     env = packing_env()
     network = scores_of(env)
     q_of(network, states(env)).square().sum().backward()

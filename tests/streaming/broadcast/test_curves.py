@@ -68,7 +68,7 @@ def test_a_long_curve_is_thinned_and_keeps_its_ends() -> None:
 @pytest.mark.parametrize("most", [4, MAX_POINTS])
 @settings(max_examples=50, deadline=None)
 @given(logged=st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=80))
-def test_who_reads_now_and_then_has_what_a_late_joiner_gets(most: int, logged: list[tuple[int, bool]]) -> None:
+def test_occasional_reader_has_the_curves_of_a_late_joiner(most: int, logged: list[tuple[int, bool]]) -> None:
     """Whatever goes back in time.
 
     And while a curve is thinned perhaps more.
@@ -92,7 +92,7 @@ def test_who_reads_now_and_then_has_what_a_late_joiner_gets(most: int, logged: l
         assert reader.points == late
 
 
-def test_nothing_new_is_nothing_to_send_and_a_viewer_of_an_earlier_server_gets_everything() -> None:
+def test_curves_send_only_news_except_to_viewers_of_an_earlier_server() -> None:
     curves = Curves()
     curves.log(1, {"a": 1.0})
     assert list(curves.since(curves.serial)) == []
@@ -111,7 +111,7 @@ def test_much_is_sent_in_portions() -> None:
     assert [size(portion) for portion in curves.since(0)] == [5000, 5000, 2000]
 
 
-def test_what_is_not_finite_is_left_out() -> None:
+def test_curves_leave_out_values_that_are_not_finite() -> None:
     curves = Curves()
     curves.log(1, {"a": math.nan, "b": math.inf, "c": 1.0, "d": 10**400})
     assert all_of(curves) == {"c": {1: 1.0}}
@@ -134,7 +134,7 @@ def test_what_is_not_finite_is_left_out() -> None:
         (1, {str(i): 0.0 for i in range(MAX_CURVES + 1)}, "200 curves.*201"),
     ],
 )
-def test_nothing_else_is_taken(step: Any, scalars: Any, message: str) -> None:
+def test_curves_refuse_other_values(step: Any, scalars: Any, message: str) -> None:
     curves = Curves()
     with pytest.raises(ValueError, match=rf"StreamServer.log: .*{message}"):
         curves.log(step, scalars)
@@ -162,7 +162,7 @@ async def test_viewers_get_all_at_first_and_then_what_is_new(stream_server: Stre
         assert late.points == {"loss": {1: 1.0, 2: 0.5, 3: 0.25}, "self": {1: 5.0}, "step": {1: 6.0}}
 
 
-async def test_by_http(stream_server: StreamServer) -> None:
+async def test_curves_are_read_by_http(stream_server: StreamServer) -> None:
     stream_server.log(1, loss=1.0)
     first = await fetched(stream_server)
     assert first == {"newest": 1, "curves": [{"name": "loss", "steps": [1], "values": [1.0], "whole": True}]}

@@ -57,7 +57,7 @@ def decoded(picture: EncodedPicture) -> np.ndarray:
 
 @pytest.mark.parametrize("codec", ["jpeg", "h264"])
 @pytest.mark.parametrize("bgr", [False, True])
-async def test_what_is_shown_is_what_was_published(codec: Codec, bgr: bool) -> None:
+async def test_viewer_sees_what_was_published(codec: Codec, bgr: bool) -> None:
     async with encoding_hub() as (hub, _):
         hub.declare("main")
         frame = scene()
@@ -94,7 +94,7 @@ async def test_only_what_is_watched_is_encoded_but_for_a_jpeg_now_and_then() -> 
         assert [picture.codec for picture in stream.replay.clip()][:1] == ["jpeg"]
 
 
-async def test_who_joins_late_can_decode_from_the_first_picture() -> None:
+async def test_late_joiner_decodes_from_the_first_picture() -> None:
     async with encoding_hub() as (hub, _):
         stream = hub.declare("main")
         early = hub.subscribe("main", "h264")
@@ -115,7 +115,7 @@ async def test_who_joins_late_can_decode_from_the_first_picture() -> None:
 
 
 @pytest.mark.parametrize("codec", ["jpeg", "h264"])
-async def test_who_comes_between_two_frames_sees_the_newest_at_once(codec: Codec) -> None:
+async def test_joiner_between_two_frames_sees_the_newest_at_once(codec: Codec) -> None:
     async with encoding_hub() as (hub, _):
         stream = hub.declare("main")
         # Then no frame and no tick follows.
@@ -136,7 +136,7 @@ async def test_who_comes_between_two_frames_sees_the_newest_at_once(codec: Codec
         assert len(stream.replay.clip()) == 1, "shown twice, and once in the replay"
 
 
-async def test_sizes_may_change() -> None:
+async def test_size_of_a_stream_may_change() -> None:
     async with encoding_hub() as (hub, _):
         hub.declare("main")
         viewers = hub.subscribe("main", "jpeg"), hub.subscribe("main", "h264")

@@ -81,7 +81,7 @@ def test_a_batch_is_tiled_row_by_row_and_the_rest_is_black(number: int) -> None:
         np.zeros((1, MAX_FRAME_SIDE + 1, 3), np.uint8),
     ],
 )
-def test_what_is_no_picture(frame: Any) -> None:
+def test_frames_that_are_no_pictures_are_refused(frame: Any) -> None:
     with pytest.raises(ValueError, match=r"^StreamServer.publish: .*, not .+$"):
         FrameLayout().update(frame)
 
@@ -107,7 +107,7 @@ class Pretender:
     shape, dtype = (4, 6, 3), np.dtype(np.uint8)
 
 
-def test_what_is_transparent_shows_white_behind_it() -> None:
+def test_transparent_pixels_show_white_behind_them() -> None:
     frame = np.zeros((2, 3, 4), np.uint8)
     # 51 is a fifth of 255.
     frame[0] = (200, 100, 0, 255), (200, 100, 0, 0), (200, 100, 0, 51)
@@ -240,7 +240,7 @@ def test_both_libraries_make_the_same_picture(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", frames())
-def test_what_runs_on_a_device_makes_the_same_picture_and_reads_nothing(name: str) -> None:
+def test_picture_made_on_a_device_is_the_same_and_reads_nothing(name: str) -> None:
     """The operators of a GPU, run on the host.
 
     A mode refuses whatever would wait.
@@ -312,7 +312,7 @@ def test_actions_of_any_shape(action: Any) -> None:
     assert PolicyView(action=action).facts() == {"action/0": 3.0}
 
 
-def test_whatever_comes_is_finite_short_and_printable() -> None:
+def test_metadata_is_finite_short_and_printable() -> None:
     hostile = "<script>\n\x1b[31m" + "x" * 1000
     view = PolicyView(
         action={hostile: math.nan} | {str(i): i for i in range(1000)},

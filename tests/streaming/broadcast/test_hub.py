@@ -99,7 +99,7 @@ async def test_a_wanted_frame_is_copied_once(monkeypatch: pytest.MonkeyPatch) ->
         *((scene(), name, None, "stream .*characters") for name in ("", 7)),
     ],
 )
-def test_what_is_wrong_is_said_though_nobody_watches(frame: Any, stream: Any, meta: Any, said: str) -> None:
+def test_wrong_frame_is_refused_though_nobody_watches(frame: Any, stream: Any, meta: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         Hub().publish(frame, stream, meta, bgr=False)
 
@@ -230,7 +230,7 @@ async def test_a_family_is_listed_with_its_number(hub: Hub) -> None:
     assert listed["env:q"]["watchers"] == 1
 
 
-async def test_whatever_is_asked_for_there_are_at_most_so_many_streams(hub: Hub) -> None:
+async def test_number_of_streams_has_a_limit_whatever_is_asked_for(hub: Hub) -> None:
     hub.declare_family("env", 10**9, "Environment")
     hub.declare("main")
     for i in range(500):
@@ -279,7 +279,7 @@ def test_a_stream_and_a_family_cannot_share_a_name() -> None:
         hub.publish(scene(), "env", None, bgr=False)
 
 
-async def test_what_was_published_to_members_that_are_gone_is_still_counted(hub: Hub) -> None:
+async def test_frames_of_members_that_are_gone_are_still_counted(hub: Hub) -> None:
     hub.declare_family("env", 1024, "Environment")
     for i in range(100):
         subscription = hub.subscribe(f"env{i}")

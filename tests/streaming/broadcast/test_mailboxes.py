@@ -165,7 +165,7 @@ def test_a_token_bucket_by_hand() -> None:
     assert [bucket.take(99.0) for _ in range(4)] == [True, True, True, False]
 
 
-def test_it_is_the_time_of_day_until_somebody_sets_that(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_clock_does_not_follow_a_changed_time_of_day(monkeypatch: pytest.MonkeyPatch) -> None:
     before = stream_time()
     assert abs(before - time.time()) < 60
     monkeypatch.setattr(time, "time", lambda: before - 3600)
@@ -173,7 +173,7 @@ def test_it_is_the_time_of_day_until_somebody_sets_that(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(("folder", "asking"), [("broadcast", ["rate_limits.py"]), ("web", [])])
-def test_nothing_else_of_the_stream_asks_for_the_time_of_day(folder: str, asking: list[str]) -> None:
+def test_only_rate_limits_ask_for_the_time_of_day(folder: str, asking: list[str]) -> None:
     package = Path(torchrl_gpu.streaming.__file__).parent / folder
     assert [path.name for path in package.rglob("*.py") if "time.time" in path.read_text()] == asking
 

@@ -39,7 +39,7 @@ JSON = st.recursive(PLAIN, containers, max_leaves=3)
         ({"type": "command", "name": "pause", "more": 1}, Command("pause", None, "best")),
     ],
 )
-def test_messages(said: dict[str, Any], meant: protocol.Message) -> None:
+def test_messages_are_parsed(said: dict[str, Any], meant: protocol.Message) -> None:
     assert parse(json.dumps(said), stream="best") == meant
 
 
@@ -147,7 +147,7 @@ def test_a_client_may_read_pictures() -> None:
         (None, "message.* NoneType"),
     ],
 )
-def test_what_is_no_picture_is_refused(hostile: Any, says: str) -> None:
+def test_bytes_that_are_no_picture_are_refused(hostile: Any, says: str) -> None:
     with pytest.raises(ValueError, match=rf"^read_picture: .*{says}"):
         protocol.read_picture(hostile)
 

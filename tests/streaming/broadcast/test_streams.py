@@ -104,7 +104,7 @@ async def test_a_viewer_of_few_frames_gets_few(hub: Hub, stream: Stream) -> None
     late.cancel()
 
 
-async def test_who_does_not_take_keeps_the_newest(hub: Hub, stream: Stream) -> None:
+async def test_slow_subscriber_keeps_the_newest_picture(hub: Hub, stream: Stream) -> None:
     quick, slow = hub.subscribe("main"), hub.subscribe("main")
     for seq in range(5):
         task = await waiting(quick)
@@ -115,7 +115,7 @@ async def test_who_does_not_take_keeps_the_newest(hub: Hub, stream: Stream) -> N
     assert slow.dropped == 4
 
 
-async def test_who_joins_asks_for_a_key_frame_and_gets_nothing_before_it(hub: Hub, stream: Stream) -> None:
+async def test_joiner_asks_for_a_key_frame_and_gets_nothing_before_it(hub: Hub, stream: Stream) -> None:
     subscription = hub.subscribe("main", "h264")
     assert stream.key_asked
     task = await waiting(subscription)
@@ -149,7 +149,7 @@ async def test_key_frames_are_not_asked_for_too_often(hub: Hub, stream: Stream) 
     assert stream.key_asked
 
 
-async def test_who_joins_just_after_a_key_frame_waits_for_the_next_as_a_joiner(hub: Hub, stream: Stream) -> None:
+async def test_joiner_just_after_a_key_frame_waits_for_the_next(hub: Hub, stream: Stream) -> None:
     stream.key_at = time.monotonic()
     task = await waiting(hub.subscribe("main", "h264"))
     assert not stream.key_asked
@@ -187,7 +187,7 @@ async def test_the_rate_is_that_of_the_fastest_viewer(hub: Hub, stream: Stream) 
     assert hub.subscribe("main", fps=900).schedule.interval == pytest.approx(1 / 50), "not beyond the server's"
 
 
-async def test_there_must_be_such_a_stream(hub: Hub, stream: Stream) -> None:
+async def test_unknown_stream_is_refused(hub: Hub, stream: Stream) -> None:
     with pytest.raises(ProtocolError, match=r"stream .*main"):
         hub.subscribe("other")
     hub.attach(None)
@@ -252,7 +252,7 @@ def families() -> Families:
     ("name", "family"),
     [("env0", "env"), ("env17", "env"), ("env1023", "env"), ("env0:q", "env:q"), ("env7:q", "env:q")],
 )
-def test_members(families: Families, name: str, family: str) -> None:
+def test_stream_is_found_in_its_family(families: Families, name: str, family: str) -> None:
     found = families.find(name)
     assert found is not None
     assert found.name == family
@@ -267,7 +267,7 @@ def test_members(families: Families, name: str, family: str) -> None:
         "env٣",
     ],
 )
-def test_what_is_no_member(families: Families, name: object) -> None:
+def test_names_that_are_no_members_are_refused(families: Families, name: object) -> None:
     assert families.find(name) is None
 
 
@@ -285,7 +285,7 @@ def test_a_family_may_grow_and_shrink(families: Families) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "env1", "env 1", "1", "env:", "env:q1", "env:Q", "a:b:c", "x" * 33, "ä", None, 3])
-def test_names_that_none_can_have(families: Families, name: object) -> None:
+def test_names_that_no_stream_can_have_are_refused(families: Families, name: object) -> None:
     with pytest.raises(ValueError, match=r"^StreamServer.declare_family: name .*, not .+$"):
         families.declare(name, 3, None)
 
@@ -296,7 +296,7 @@ def test_counts_that_are_none(families: Families, count: object) -> None:
         families.declare("env", count, None)
 
 
-def test_there_are_at_most_so_many() -> None:
+def test_number_of_streams_has_a_limit() -> None:
     families = Families()
     for i in range(MAX_FAMILIES):
         families.declare(f"{chr(97 + i // 26)}{chr(97 + i % 26)}", 3, None)
@@ -316,5 +316,5 @@ def test_there_are_at_most_so_many() -> None:
         (":q", (":q", None)),
     ],
 )
-def test_parts_of_a_name(name: str, parts: tuple[str, str | None]) -> None:
+def test_name_of_a_stream_has_base_and_overlay(name: str, parts: tuple[str, str | None]) -> None:
     assert split_name(name) == parts

@@ -72,7 +72,7 @@ def x264(width: int = 160, height: int = 120, **rest: Any) -> H264Encoder:
 
 
 @pytest.mark.parametrize("shape", [(120, 160), (121, 161), (2, 2), (1, 1), (62, 322), (240, 34)])
-def test_frames_come_back(shape: tuple[int, int]) -> None:
+def test_h264_decodes_to_its_frames(shape: tuple[int, int]) -> None:
     frames = [scene(*shape, shift=shift) for shift in range(6)]
     encoder = x264(shape[1], shape[0])
     decoded = decode_h264([encoder.encode(frame).data for frame in frames])
@@ -88,7 +88,7 @@ def test_every_form_of_a_frame_gives_the_same_packet(form: str) -> None:
     assert x264().encode(FORMS[form](frame)) == x264().encode(frame)
 
 
-def test_one_packet_a_frame_key_frames_where_asked() -> None:
+def test_h264_gives_one_packet_a_frame_and_key_frames_where_asked() -> None:
     encoder = x264()
     packets = [encoder.encode(scene(shift=i), key_frame=i in (5, 6)) for i in range(10)]
     assert [i for i, packet in enumerate(packets) if packet.key] == [0, 5, 6]
@@ -129,7 +129,7 @@ def test_a_codec_that_keeps_a_frame_for_later(monkeypatch: pytest.MonkeyPatch) -
     assert len(decode_h264([packet.data for packet in packets] + [encoder.flush()])) == 3
 
 
-def test_nothing_after_the_end() -> None:
+def test_closed_h264_encoder_takes_no_frame() -> None:
     encoder = x264()
     encoder.encode(scene())
     encoder.close()
@@ -230,7 +230,7 @@ def test_nvenc_that_fails_amid_the_stream(card: Callable[..., list[str]], caplog
     assert "h264_nvenc fails: Generic error in an external library; x264 encodes instead" in caplog.text
 
 
-def test_what_must_be_nvenc_is_nothing_else(card: Callable[..., list[str]]) -> None:
+def test_h264_by_nvenc_is_never_by_x264(card: Callable[..., list[str]]) -> None:
     card(sessions=2, frames_until_it_fails=1)
     encoder = H264Encoder(160, 120, codec="nvenc")
     assert encoder.codec == "nvenc"
@@ -243,7 +243,7 @@ def test_what_must_be_nvenc_is_nothing_else(card: Callable[..., list[str]]) -> N
 
 
 @pytest.mark.gpu
-def test_frames_on_the_gpu() -> None:
+def test_h264_encodes_frames_of_the_gpu() -> None:
     frame = torch.from_numpy(scene()).cuda()
     assert x264().encode(frame).data == x264().encode(scene()).data
 

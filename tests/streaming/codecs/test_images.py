@@ -126,7 +126,7 @@ class Pretender:
         pytest.param(None, id="nothing"),
     ],
 )
-def test_what_has_no_format_is_refused_in_one_line(frame: Any) -> None:
+def test_frame_without_a_format_is_refused_in_one_line(frame: Any) -> None:
     with pytest.raises(ValueError, match=r"^camera: .*, not .+$"):
         format_of(plain_frame(frame, "camera"), "camera")
 
@@ -147,28 +147,30 @@ def test_a_frame_comes_back(shape: tuple[int, int]) -> None:
     assert psnr(decode_jpeg(encode_jpeg(scene(*shape))), scene(*shape)) > 30
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        pytest.param(lambda frame: frame, id="array"),
-        pytest.param(torch.from_numpy, id="tensor"),
-        pytest.param(lambda frame: np.broadcast_to(frame, frame.shape), id="read-only"),
-        pytest.param(lambda frame: frame[::-1].copy()[::-1], id="upside down"),
-        pytest.param(lambda frame: frame[..., ::-1].copy()[..., ::-1], id="reversed channels"),
-        pytest.param(lambda frame: np.concatenate([frame, frame[..., :1]], -1)[..., :3], id="without alpha"),
-        pytest.param(
-            lambda frame: torch.from_numpy(np.concatenate([frame, frame[..., :1]], -1))[..., :3],
-            id="tensor without alpha",
-        ),
-        pytest.param(
-            lambda frame: torch.from_numpy(frame.transpose(2, 0, 1).copy()).permute(1, 2, 0), id="channels first"
-        ),
-        pytest.param(lambda frame: np.asfortranarray(frame), id="columns first"),
-        pytest.param(lambda frame: torch.from_numpy(np.stack([frame[::-1], frame]))[1], id="of a batch"),
-    ],
-)
-def test_every_form_of_a_frame_gives_the_same_file(make: Callable[[np.ndarray], Any]) -> None:
-    assert encode_jpeg(make(scene())) == encode_jpeg(scene())
+def with_alpha(frame: np.ndarray) -> np.ndarray:
+    return np.concatenate([frame, frame[..., :1]], -1)
+
+
+# Views of NumPy arrays, by the kind of their memory.
+FORMS: dict[str, Callable[[np.ndarray], Any]] = {
+    "array": lambda frame: frame,
+    "read-only": lambda frame: np.broadcast_to(frame, frame.shape),
+    "upside down": lambda frame: frame[::-1].copy()[::-1],
+    "without alpha": lambda frame: with_alpha(frame)[..., :3],
+    "columns first": np.asfortranarray,
+}
+FORMS["reversed channels"] = lambda frame: frame[..., ::-1].copy()[..., ::-1]
+
+# Tensors, and views of them.
+FORMS["tensor"] = torch.from_numpy
+FORMS["tensor without alpha"] = lambda frame: torch.from_numpy(with_alpha(frame))[..., :3]
+FORMS["channels first"] = lambda frame: torch.from_numpy(frame.transpose(2, 0, 1).copy()).permute(1, 2, 0)
+FORMS["of a batch"] = lambda frame: torch.from_numpy(np.stack([frame[::-1], frame]))[1]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_frame_gives_the_same_file(form: str) -> None:
+    assert encode_jpeg(FORMS[form](scene())) == encode_jpeg(scene())
 
 
 def test_red_stays_red_and_blue_first_is_said() -> None:

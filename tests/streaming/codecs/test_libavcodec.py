@@ -105,13 +105,13 @@ def test_a_codec_that_fails_amid_a_stream() -> None:
         ((0, 0, 255), (41, 240, 110)),
     ],
 )
-def test_by_hand(rgb: tuple[int, int, int], yuv: tuple[int, int, int]) -> None:
+def test_colours_of_yuv_by_hand(rgb: tuple[int, int, int], yuv: tuple[int, int, int]) -> None:
     planes = to_i420(np.full((4, 6, 3), rgb, np.uint8)).ravel()
     y, u, v = np.split(planes.astype(int), [24, 30])
     assert [np.abs(plane - wanted).max() <= 1 for plane, wanted in zip((y, u, v), yuv, strict=True)] == [True] * 3
 
 
-def test_blue_first() -> None:
+def test_frames_may_have_blue_first() -> None:
     assert np.array_equal(to_i420(scene()[..., ::-1], bgr=True), to_i420(scene()))
 
 

@@ -24,7 +24,7 @@ def play(path: Path) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("fps", [29.97, 12.5])
-def test_what_is_written_is_played(tmp_path: Path, fps: float) -> None:
+def test_mp4_plays_what_was_written(tmp_path: Path, fps: float) -> None:
     frames = [scene(shift=shift) for shift in range(30)]
     with Mp4Writer(tmp_path / "deep" / "down" / "run.mp4", fps) as writer:
         for frame in frames:
@@ -114,7 +114,7 @@ def test_without_a_frame_there_is_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_led_to_an_exception_is_kept(tmp_path: Path) -> None:
+def test_mp4_keeps_what_led_to_an_exception(tmp_path: Path) -> None:
     def fail() -> None:
         with Mp4Writer(tmp_path / "run.mp4", 30) as writer:
             writer.write(scene())
@@ -126,7 +126,7 @@ def test_what_led_to_an_exception_is_kept(tmp_path: Path) -> None:
     assert len(play(tmp_path / "run.mp4")) == 2
 
 
-def test_nothing_is_left_of_a_file_that_cannot_be_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mp4_that_cannot_be_finished_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -140,7 +140,7 @@ def test_nothing_is_left_of_a_file_that_cannot_be_finished(tmp_path: Path, monke
         writer.write(scene())
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_mp4_refuses_wrong_frames(tmp_path: Path) -> None:
     for fps in (0, -1, float("nan"), 1e6):
         with pytest.raises(ValueError, match=r"^Mp4Writer: fps .*, not "):
             Mp4Writer(tmp_path / "run.mp4", fps)

@@ -47,7 +47,7 @@ def either(request: pytest.FixtureRequest) -> NvJpeg:
     return encoder() if request.param == "stand-in" else NvJpeg(CPU, {"torchvision": nvjpeg.torchvision})
 
 
-def test_frames_come_back_in_order(either: NvJpeg) -> None:
+def test_nvjpeg_returns_files_in_order(either: NvJpeg) -> None:
     batch = np.stack([scene(shift=4 * shift) for shift in range(5)])
     several = [scene(40, 60), scene(33, 31), scene(120, 160)]
     for frames, given in ((batch, torch.from_numpy(batch)), (several, list(map(torch.from_numpy, several)))):
@@ -89,7 +89,7 @@ def test_planar_by_hand() -> None:
     assert planar(frame[None], CPU, bgr=True)[0].tolist() == [[[3, 6]], [[2, 5]], [[1, 4]]]
 
 
-def test_one_thread_encodes_for_all() -> None:
+def test_nvjpeg_encodes_in_one_thread() -> None:
     idents = set()
     inside = [0]
     most = [0]
@@ -149,7 +149,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
     return calls
 
 
-def test_nothing_is_read_before_it_is_drawn(called: MagicMock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvjpeg_reads_no_frame_before_it_is_drawn(called: MagicMock, monkeypatch: pytest.MonkeyPatch) -> None:
     made = encoder()
     called.planes, called.encode = MagicMock(wraps=planar), MagicMock(wraps=by_opencv)
     monkeypatch.setattr(nvjpeg, "planar", called.planes)
@@ -165,7 +165,7 @@ def test_nothing_is_read_before_it_is_drawn(called: MagicMock, monkeypatch: pyte
     called.stream.assert_called_with(called.side)
 
 
-def test_what_torchvision_copies_on_the_default_stream_is_waited_for(
+def test_copies_of_torchvision_on_the_default_stream_are_waited_for(
     called: MagicMock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = SimpleNamespace(device=torch.device("cuda", 1))

@@ -108,7 +108,7 @@ def test_jpeg_of_an_array(pipe: GpuFramePipeline) -> None:
         pipe.encode_jpeg_numpy(torch.from_numpy(scene()))
 
 
-def test_batches(pipe: GpuFramePipeline) -> None:
+def test_pipeline_encodes_batches(pipe: GpuFramePipeline) -> None:
     frames = np.stack([scene(shift=shift) for shift in range(3)])
     files = [encode_jpeg(frame) for frame in frames]
     assert pipe.encode_jpeg_batch(frames) == files
@@ -136,7 +136,7 @@ def in_every_format() -> dict[str, tuple[np.ndarray, np.ndarray]]:
 @pytest.mark.parametrize("bgr", [False, True])
 @pytest.mark.parametrize("library", [np.asarray, torch.from_numpy])
 @pytest.mark.parametrize("name", in_every_format())
-def test_every_format_of_a_frame(
+def test_pipeline_takes_every_format_of_a_frame(
     name: str, library: Callable[[np.ndarray], Any], bgr: bool, pipe: GpuFramePipeline
 ) -> None:
     frame, shown = in_every_format()[name]
@@ -170,7 +170,7 @@ def test_frames_of_the_gpu_are_made_rgb_there(with_gpu: Any, monkeypatch: pytest
     assert nvjpeg.calls == [1, 1, 1]
 
 
-def test_what_is_refused(pipe: GpuFramePipeline) -> None:
+def test_pipeline_refuses_wrong_frames_and_arguments(pipe: GpuFramePipeline) -> None:
     batch = np.stack([scene()] * 2)
     depth = scene()[..., 0].astype(np.float32)
 
@@ -215,7 +215,7 @@ def test_frames_on_the_gpu_go_to_nvjpeg_in_one_call(with_gpu: Callable[..., tupl
         (OSError("libnvjpeg.so.12: cannot open"), "libnvjpeg.so.12: cannot open"),
     ],
 )
-def test_what_nvjpeg_refuses_is_left_to_opencv(
+def test_frames_that_nvjpeg_refuses_are_left_to_opencv(
     error: Exception,
     said: str,
     with_gpu: Callable[..., tuple[GpuFramePipeline, Marked]],
@@ -234,7 +234,7 @@ def test_what_nvjpeg_refuses_is_left_to_opencv(
     ]
 
 
-def test_what_starts_the_stream_anew(pipe: GpuFramePipeline) -> None:
+def test_new_size_or_request_gives_an_h264_key_frame(pipe: GpuFramePipeline) -> None:
     def has_key(**rest: Any) -> bool:
         return 5 in unit_types(pipe.encode_h264(**({"rgb": scene()} | rest)))
 
@@ -250,7 +250,7 @@ def test_what_starts_the_stream_anew(pipe: GpuFramePipeline) -> None:
     assert has_key(bitrate=500_000)
 
 
-def test_nothing_after_the_end() -> None:
+def test_closed_pipeline_takes_no_frame() -> None:
     with GpuFramePipeline("cpu", h264="x264") as pipe:
         pipe.encode_h264(scene())
     pipe.close()
@@ -278,7 +278,7 @@ def test_threads_share_a_pipeline(pipe: GpuFramePipeline) -> None:
 
 
 @pytest.mark.gpu
-def test_gpu_frames() -> None:
+def test_pipeline_encodes_frames_of_the_gpu() -> None:
     with GpuFramePipeline("cuda", h264="x264") as pipe:
         assert (pipe.has_cuda, pipe.has_nvjpeg) == (True, True)
         frame = torch.from_numpy(scene(240, 320)).cuda()

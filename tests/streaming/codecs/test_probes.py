@@ -110,7 +110,7 @@ def test_nvjpeg_that_hangs_is_tried_in_a_process_of_its_own(
     assert {self_tests.function_of(test.function) for test in pretended} == {nvjpeg.self_test}
 
 
-def test_what_is_tried_of_nvjpeg(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvjpeg_self_test_encodes_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nvjpeg, "installed_backends", lambda _: {"good": by_opencv, "bad": refuses})
     assert nvjpeg.self_test("good", "cpu") == ""
     assert nvjpeg.self_test("bad", "cpu") == "no NVJPEG in this build"
@@ -135,7 +135,7 @@ def test_a_missing_package_names_the_extra(module: str, package: str, monkeypatc
     assert got.value.name == module
 
 
-def test_another_extra() -> None:
+def test_probe_names_the_extra_that_is_missing() -> None:
     with pytest.raises(ModuleNotFoundError, match=r"no_such_package .*\[webrtc\]"):
         load("no_such_package", "webrtc")
 

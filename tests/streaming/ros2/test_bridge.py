@@ -225,7 +225,7 @@ def test_a_stale_vector_stops_a_policy_whose_images_are_fresh() -> None:
         (RuntimeError("out of order"), "policy_errors: out of order"),
     ],
 )
-def test_what_is_no_action_is_the_safe_one(bad: Any, said: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_wrong_action_becomes_the_safe_one(bad: Any, said: str, caplog: pytest.LogCaptureFixture) -> None:
     def decide(seen: dict[str, torch.Tensor]) -> Any:
         if seen["observation"].any() and isinstance(bad, Exception):
             raise bad
@@ -354,7 +354,7 @@ def test_policies_are_swapped_without_a_gap() -> None:
         (Told(lambda _: 1, num_actions=3), "policy must give 2 numbers"),
     ],
 )
-def test_what_cannot_take_over_leaves_the_policy_before(other: Told, said: str) -> None:
+def test_policy_that_cannot_take_over_leaves_the_one_before(other: Told, said: str) -> None:
     robot = Robot()
     with bridge(Told(), robot) as made:
         with pytest.raises(ValueError, match=said):
@@ -532,7 +532,7 @@ def test_closing_is_clean_and_final() -> None:
         made.start()
 
 
-def test_nothing_turns_while_nothing_comes() -> None:
+def test_bridge_idles_while_nothing_comes() -> None:
     robot = Robot()
     with bridge(Told(), robot, rate=10.0):
         robot.next()

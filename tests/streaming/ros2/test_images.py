@@ -62,7 +62,7 @@ def test_depth_is_metres_in_either_byte_order(encoding: str, big: bool) -> None:
     np.testing.assert_array_equal(found.resize_metres(6, 5, CPU)[0].numpy(), np.nan_to_num(wanted))
 
 
-def test_what_was_not_measured_is_nan_and_zero_for_a_policy() -> None:
+def test_unmeasured_depth_is_nan_and_zero_for_a_policy() -> None:
     found = RosImage(np.array([[0, 2000]], np.uint16), "16UC1")
     assert torch.isnan(found.metres()).tolist() == [[True, False]]
     assert found.resize_metres(1, 2, CPU).tolist() == [[[0.0, 2.0]]]
@@ -119,14 +119,14 @@ def test_colours_are_no_depth_and_depth_no_colours() -> None:
         ({"width": 16_384, "height": 16_384}, "33554432 pixels at most"),
     ],
 )
-def test_what_does_not_fit_is_refused_before_memory_is_taken(change: dict[str, Any], said: str) -> None:
+def test_image_that_does_not_fit_is_refused_before_memory_is_taken(change: dict[str, Any], said: str) -> None:
     fields = message("rgb8")
     del fields["numbers"]
     with pytest.raises(BadMessage, match=said):
         view_pixels(**fields | change)
 
 
-def test_what_a_page_is_shown() -> None:
+def test_images_of_ros_become_frames() -> None:
     assert image("bgr8")[0].frame().shape == (6, 5, 3)
     assert image("mono16", big=True)[0].frame().dtype == np.float32
     # The pixels are read-only memory.

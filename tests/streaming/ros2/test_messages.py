@@ -69,7 +69,7 @@ def test_a_compressed_image(kind: str) -> None:
 
 
 @pytest.mark.parametrize("type_name", [FLOATS, DOUBLES])
-def test_a_vector(type_name: str) -> None:
+def test_vector_is_read_from_its_message(type_name: str) -> None:
     found = MESSAGES.vector(BYTES[type_name], type_name, 2)
     assert found.values.dtype == np.float32
     assert (found.values.tolist(), found.stamp_ns) == ([1.0, 2.5], 0)
@@ -249,7 +249,7 @@ STRANGE: dict[str, tuple[Callable[[], bytes], str]] = {
 
 
 @pytest.mark.parametrize("name", STRANGE)
-def test_what_is_strange_is_not_decoded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strange_messages_are_not_decoded(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, says = STRANGE[name]
     file = make()
     monkeypatch.setattr(cv2, "imdecode", lambda *_: pytest.fail("it was decoded"))
@@ -289,7 +289,7 @@ def test_sound_pictures_are_decoded_as_before(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["PNG", "progressive JPEG"])
-def test_what_is_mangled_is_one_kind_of_error(name: str) -> None:
+def test_mangled_messages_raise_one_kind_of_error(name: str) -> None:
     rng = random.Random(0)
     for _ in range(300):
         file = bytearray(SOUND[name])

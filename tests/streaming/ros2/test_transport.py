@@ -24,14 +24,14 @@ def free_port() -> int:
         return int(listening.getsockname()[1])
 
 
-def test_one_that_is_not_installed_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_transport_says_what_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rclpy", None)
     with pytest.raises(ModuleNotFoundError, match=r"rclpy .*for example") as error:
         open_transport("rclpy", None)
     assert "\n" not in str(error.value)
 
 
-def test_what_an_extra_brings_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extra_of_a_transport_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cyclonedds.core", None)
     with pytest.raises(ModuleNotFoundError, match=r"\[ros2\]"):
         open_transport("cyclonedds", 7)

@@ -302,7 +302,7 @@ def test_places_for_other_sockets_are_counted() -> None:
     assert entrance.reserve(10)
 
 
-def test_what_the_limit_of_open_files_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limit_of_open_files_leaves_room_for_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit, opened, room in ((1024, 24, 744), (64, 20, 12), (64, 60, 4), (40_000, 100, 29_900)):
         monkeypatch.setattr("resource.getrlimit", lambda _, limit=limit: (limit, 65_536))
         monkeypatch.setattr("os.listdir", lambda _, opened=opened: range(opened + 1))

@@ -78,7 +78,7 @@ def test_opencv_reads_it(stream_server: StreamServer) -> None:
     ("query", "status"),
     [("?stream=other", 404), ("?fps=0", 400), ("?fps=many", 400), ("?fps=5", 200), ("?fps=1e9", 400)],
 )
-async def test_what_may_be_asked_for(stream_server: StreamServer, query: str, status: int) -> None:
+async def test_mjpeg_takes_these_parameters(stream_server: StreamServer, query: str, status: int) -> None:
     stream_server.declare("main")
     async with session() as client, client.get(address(stream_server, "stream.mjpg", query)) as answer:
         assert answer.status == status

@@ -370,7 +370,7 @@ async def raw(stream_server: StreamServer, data: bytes) -> bytes:
     ],
 )
 @pytest.mark.server(token="drive")
-async def test_odd_requests(
+async def test_odd_requests_are_refused(
     stream_server: StreamServer, request_line: str, fields: str, status: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     said = await raw(stream_server, f"{request_line} HTTP/1.1\r\n{fields}Connection: close\r\n\r\n".encode())
@@ -397,7 +397,7 @@ async def test_a_name_that_was_turned_to_this_machine_is_refused(stream_server: 
 
 
 @pytest.mark.patch(routes, "_SNAPSHOT_TIMEOUT", 0.3)
-async def test_a_snapshot(stream_server: StreamServer) -> None:
+async def test_snapshot_is_the_newest_picture(stream_server: StreamServer) -> None:
     assert (await get(stream_server, "snapshot.jpg"))[0] == 404
     stream_server.declare("main")
     status, headers, _ = await get(stream_server, "snapshot.jpg")
@@ -503,7 +503,7 @@ def certificate(folder: Path) -> tuple[str, str]:
     return str(files[0]), str(files[1])
 
 
-async def test_tls(tmp_path: Path) -> None:
+async def test_server_speaks_tls(tmp_path: Path) -> None:
     import ssl
 
     files = certificate(tmp_path)

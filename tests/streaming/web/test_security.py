@@ -13,13 +13,13 @@ from torchrl_gpu.streaming.web import security
 from torchrl_gpu.streaming.web.security import AccessRules, FailureLimit, Sessions, content_security_policy, is_loopback
 
 
-def test_loopback() -> None:
+def test_loopback_addresses_are_known() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "127.8.9.1", "localhost", "LOCALHOST.", "::1", "[::1]")))
     others = ("0.0.0.0", "::", "192.168.1.5", "localhost.example.com", "127.0.0.1.example.com", "")
     assert not any(map(is_loopback, others))
 
 
-def test_roles() -> None:
+def test_tokens_give_roles() -> None:
     gate = AccessRules("drive", "look")
     assert gate.role_of_token("drive") == "control"
     assert gate.role_of_token("look") == "view"
@@ -94,7 +94,7 @@ def test_hosts_that_may_be_asked_for() -> None:
     assert not gate.allows_host('x"; script-src *')
 
 
-def test_origins() -> None:
+def test_origins_of_pages_are_checked() -> None:
     gate, own = AccessRules(allowed_origins=["https://lab.example"]), "http://localhost:8080"
     allowed = (None, own, "https://LOCALHOST:8080", "https://lab.example", "https://lab.example/")
     assert all(gate.allows_origin(origin, "localhost:8080") for origin in allowed)
@@ -197,7 +197,7 @@ def test_the_policy_lets_the_pages_own_files_run_and_nothing_else() -> None:
         ({"tls": "certificate.pem"}, "tls .*certificate.pem"),
     ],
 )
-def test_what_it_may_not_be(arguments: dict[str, Any], says: str) -> None:
+def test_stream_server_refuses_wrong_settings(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=rf"^StreamServer: .*{says}") as error:
         StreamServer(**arguments)
     assert "\n" not in str(error.value)

@@ -57,7 +57,7 @@ def keep_nothing(stream_server: StreamServer) -> None:
     hub_of(stream_server).declare("main").schedule.taken_at = math.inf
 
 
-async def test_the_greeting(stream_server: StreamServer) -> None:
+async def test_greeting_describes_the_server(stream_server: StreamServer) -> None:
     stream_server.declare("main", "The main one")
     async with viewer(stream_server) as guest:
         hello = await guest.text("hello")
@@ -450,7 +450,7 @@ async def test_replay_of_a_stream_that_came_beside_reaches_a_slow_viewer(stream_
         assert (await guest.picture())[0]["replay"] is False, "the live stream goes on"
 
 
-async def test_a_second_stream_comes_in_between(stream_server: StreamServer) -> None:
+async def test_second_stream_comes_between_pictures_of_the_first(stream_server: StreamServer) -> None:
     for name in ("main", "main:seen"):
         stream_server.declare(name)
     with producing(stream_server), producing(stream_server, "main:seen"):
@@ -542,7 +542,7 @@ def test_a_far_viewer_sees_two_pictures_in_the_time_there_and_back(way: float) -
 
 
 @pytest.mark.parametrize(("paint", "way"), [(0.005, 0.001), (0.02, 0.005), (0.002, 0.02)])
-def test_who_keeps_up_sees_all_at_once(paint: float, way: float) -> None:
+def test_fast_viewer_sees_every_picture_at_once(paint: float, way: float) -> None:
     seen = watch(paint, way)
     assert seen.rate == pytest.approx(FPS, rel=0.01)
     assert seen.age <= paint + way + 1e-6
@@ -554,7 +554,7 @@ def test_a_viewer_that_gets_quicker_is_given_all_again() -> None:
     assert watch(0.005, 0.002, window=window).rate == pytest.approx(FPS, rel=0.01)
 
 
-def test_by_hand() -> None:
+def test_acknowledgement_window_by_hand() -> None:
     window = AckWindow(1.0)
     window.send(5, 1.0)
     assert window.is_open

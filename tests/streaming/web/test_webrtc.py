@@ -52,7 +52,7 @@ OFFER = "v=0\r\nm=video 9 UDP/TLS/RTP/SAVPF 96\r\n"
         ({"type": "offer", "sdp": OFFER + 2000 * "a=rtpmap:96\r\n"}, "sdp .*400 lines.* 2002"),
     ],
 )
-def test_what_is_no_offer_of_one_video_is_refused(fields: dict[str, Any], says: str) -> None:
+def test_offer_without_one_video_is_refused(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         webrtc.read_offer(fields)
 
@@ -289,7 +289,7 @@ async def test_an_offer_and_a_watch_set_the_rate_of_pictures(fps: float | None, 
 
 
 @pytest.mark.parametrize("fields", [{"fps": 0}, {"fps": "many"}, {"codec": "jpeg"}, {"beside": "main"}])
-async def test_what_webrtc_cannot_do_is_refused_in_an_offer_and_in_a_watch(fields: dict[str, Any]) -> None:
+async def test_options_that_webrtc_lacks_are_refused_in_an_offer_and_in_a_watch(fields: dict[str, Any]) -> None:
     server = state()
     server.hub.declare("main:seen")
     wanted = "frames per second" if "fps" in fields else next(iter(fields))
@@ -302,7 +302,7 @@ async def test_what_webrtc_cannot_do_is_refused_in_an_offer_and_in_a_watch(field
     await peer.close()
 
 
-async def test_nothing_is_said_to_a_viewer_that_takes_nothing() -> None:
+async def test_viewer_that_takes_nothing_is_sent_nothing() -> None:
     peer = webrtc.Peer(state(), Watch("main", "h264"), Seat())
     said: list[str] = []
     channel = SimpleNamespace(readyState="open", bufferedAmount=0, send=said.append)

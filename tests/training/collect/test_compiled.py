@@ -130,7 +130,7 @@ def test_steps_are_those_of_the_plain_loop(name: str, recorded: list[Any], caplo
 
 
 @pytest.mark.usefixtures("recorded")
-def test_what_others_do_to_the_environment_counts() -> None:
+def test_compiled_steps_see_changes_of_the_environment_by_others() -> None:
     env = made("dishes/state", 4)
     twin = made("dishes/state", 4)
 
@@ -163,7 +163,7 @@ def fails(values: list[Tensor]) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(("change", "said"), [(slips, "compiled steps play otherwise"), (fails, "no compiler")])
-def test_what_differs_or_fails_is_left_with_a_line(
+def test_compiled_steps_that_differ_or_fail_are_left_with_a_line(
     change: Any, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(torch, "compile", lambda module, **options: lambda *given: change(module(*given)))
@@ -173,7 +173,9 @@ def test_what_differs_or_fails_is_left_with_a_line(
     assert line.startswith(f"CompiledSteps: {said}")
 
 
-def test_what_fails_later_goes_on_plainly(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_compiled_steps_that_fail_later_run_plainly(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     calls = []
 
     def tired(values: list[Tensor]) -> list[Tensor]:

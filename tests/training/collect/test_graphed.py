@@ -143,7 +143,7 @@ def test_greedy_replays_are_the_plain_loop(env_of: Callable[..., PackingEnv], ca
     assert_same(ours, theirs.select(*ours.keys(True, True)))
 
 
-def test_nothing_is_read_back() -> None:
+def test_graphed_rollout_reads_nothing_back() -> None:
     env = tiny_env()
     play, current = graphed(env, PolicyWrapper(explorer(env))), env.reset()
     with NoHostReads(), set_exploration_type(ExplorationType.RANDOM):

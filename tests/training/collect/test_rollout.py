@@ -52,7 +52,7 @@ def random_steps(num: int, length: int, seed: int, share_done: float = 0.25) -> 
     return steps_of(reward, torch.rand(num, length, generator=generator) < share_done)
 
 
-def test_by_hand() -> None:
+def test_n_step_returns_by_hand() -> None:
     # One environment, gamma 1/2, n = 3. Episode A is steps 0, 1, 2 (done at 2), episode B is steps 3, 4, 5, 6, ….
     #   t = 0: 1 + 2/2 + 4/4 = 3, ends in step 2, m = 3
     #   t = 1: 2 + 4/2       = 4, ends in step 2 (done), m = 2
@@ -73,7 +73,7 @@ def test_by_hand() -> None:
     assert out["action"][0].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_one_step_is_the_steps_themselves() -> None:
+def test_n_step_returns_of_one_step_are_the_steps() -> None:
     steps = random_steps(3, 5, seed=0)
     out = n_step(steps, 1, 0.9)
     assert (out["steps_to_next_obs"] == 1).all()
@@ -82,7 +82,7 @@ def test_one_step_is_the_steps_themselves() -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 4])
 @pytest.mark.parametrize("gamma", [1.0, 0.9])
-def test_against_torchrl(n: int, gamma: float) -> None:
+def test_n_step_returns_are_those_of_torchrl(n: int, gamma: float) -> None:
     # MultiStep also ends a transition at the last step of its data, and leaves `done` that of the first step: both
     # agree on reward, length and next observation of the transitions that n_step gives.
     steps = random_steps(6, 30, seed=n)
@@ -167,7 +167,7 @@ def test_pieces_are_as_one_long_rollout(make: Any, n_steps: int, chunks: list[in
     assert_same(whole, pieces)
 
 
-def test_what_is_kept_and_what_is_not() -> None:
+def test_rollout_keeps_states_and_true_ends_only() -> None:
     made, policy = rollout()
     transitions, steps = made.collect(policy, 5)
     assert steps.batch_size == (4, 5)
@@ -196,7 +196,7 @@ def test_a_transition_is_what_the_environment_did() -> None:
 
 # One step is fewer than the three that are pending later.
 @pytest.mark.parametrize(("make", "before"), [(rollout, 0), (rollout, 4), (robots_rollout, 1), (robots_rollout, 4)])
-def test_it_goes_on_where_its_state_was_saved(tmp_path: Path, make: Any, before: int) -> None:
+def test_rollout_resumes_where_its_state_was_saved(tmp_path: Path, make: Any, before: int) -> None:
     made, policy = make(n_steps=4)
     if before:
         made.collect(policy, before)
@@ -336,7 +336,7 @@ def test_robots_by_hand() -> None:
     assert set(out["next"].keys()) == {"obs"}
 
 
-def test_what_is_kept_of_robots() -> None:
+def test_rollout_keeps_transitions_of_each_robot() -> None:
     made, policy = robots_rollout(n_steps=3)
     transitions, steps = made.collect(policy, 5)
     # Two steps of each robot are pending.
@@ -351,7 +351,7 @@ def test_what_is_kept_of_robots() -> None:
     assert steps["next", "done"].shape == steps["next", "success"].shape == (3, 5, 1)
 
 
-def test_nothing_is_read_back() -> None:
+def test_rollout_reads_nothing_back() -> None:
     env, (boxes, rule) = robots_env(), rollout()
     agent = IQN(AgentSpace.of(env), network=NavigationQuantiles, acting_taus=2)
     robots, policy = Rollout(env, KEPT, 3, 0.9, group=("robots",)), PolicyWrapper(agent)
@@ -486,7 +486,7 @@ def seen(done: list[int], utilization: list[float]) -> TensorDict:
     return made.set("success", made["utilization"] > 0.5)
 
 
-def test_it_goes_on_where_it_was_saved() -> None:
+def test_meter_resumes_where_it_was_saved() -> None:
     saved, loaded = EpisodeMeter(CPU, NAMES), EpisodeMeter(CPU, NAMES)
     saved.count(seen([1, 1], [0.5, 0.75]))
     state = saved.state_dict()

@@ -168,7 +168,7 @@ def trained(version: str = "v2", **changes: Any) -> MarineNavEnv:
 
 
 @pytest.mark.parametrize(("version", "test"), [("v2", V2_TEST), ("v3", V3_TEST)])
-def test_what_the_papers_evaluate_with(version: str, test: Any) -> None:
+def test_suite_of_robots_is_that_of_the_papers(version: str, test: Any) -> None:
     worlds = attached(NavigationWorlds(), trained(version))
     loaders = worlds.test_dataloader(), worlds.val_dataloader(), worlds.predict_dataloader()
     suites = [only(loader) for loader in loaders]
@@ -211,7 +211,7 @@ def test_worlds_are_like_those_of_training() -> None:
     assert like.observation_spec["robots", "observation"].shape[-1] == 32
 
 
-def test_own_rows() -> None:
+def test_data_takes_levels_of_its_own() -> None:
     changes: dict[str, Any] = {"val_levels": "own", "test_levels": [[0, 2, 1, 0, 25]], "max_steps": 7}
     worlds = attached(NavigationWorlds(**SMALL, **changes), marine_env())
     assert worlds.suite("validate").env.levels == ((0, 1, 0, 0, 20.0),)
@@ -274,7 +274,7 @@ def items_of(env: Any, number: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("items", ["random", "cut"])
-def test_training_never_sees_them(items: str) -> None:
+def test_training_never_sees_sequences_of_the_test(items: str) -> None:
     source = CutBoxes(2, 3, pool=64) if items == "cut" else packing_env().items
     episodes = attached(data(num_episodes=32, num_val_episodes=32), packing_env(32, items=source))
     trained = {tuple(row) for row in items_of(episodes.trainer.lightning_module.env, 32)}
@@ -287,7 +287,7 @@ def test_training_never_sees_them(items: str) -> None:
     assert tested == [tuple(row) for row in items_of(only(episodes.test_dataloader()).env, 32)]
 
 
-def test_every_sequence_of_a_file_once(tmp_path: Path) -> None:
+def test_data_plays_every_sequence_of_a_file_once(tmp_path: Path) -> None:
     orders = [[[1, 1, 1], [2, 2, 2]], [[3, 3, 3]], [[1, 2, 3], [3, 2, 1], [1, 1, 1]]]
     (tmp_path / "orders.json").write_text(json.dumps(orders))
     # a run with few items an episode still evaluates on whole orders
@@ -301,7 +301,7 @@ def test_every_sequence_of_a_file_once(tmp_path: Path) -> None:
         assert sizes == orders
 
 
-def test_sizes_in_millimetres(tmp_path: Path) -> None:
+def test_data_reads_sizes_in_millimetres(tmp_path: Path) -> None:
     (tmp_path / "orders.json").write_text("[[[1000, 2000, 1500]]]")
     env = only(attached(data(sequences=str(tmp_path / "orders.json"), unit="mm"), packing_env()).test_dataloader()).env
     # Sides are rounded up to cells, the volume is not.
@@ -322,6 +322,6 @@ def test_options_of_a_file_want_a_file(option: dict[str, str]) -> None:
         PackingEpisodes(**option)
 
 
-def test_a_file_that_is_missing() -> None:
+def test_data_refuses_a_missing_file() -> None:
     with pytest.raises(FileNotFoundError, match=r"BoxSequences: no.json: "):
         PackingEpisodes(sequences="no.json")

@@ -175,7 +175,7 @@ def test_the_ring_wraps_around() -> None:
 
 @pytest.mark.parametrize("is_masked", [False, True])
 @pytest.mark.parametrize("is_prioritized", [False, True])
-def test_nothing_is_read_back(is_prioritized: bool, is_masked: bool) -> None:
+def test_replay_reads_nothing_back(is_prioritized: bool, is_masked: bool) -> None:
     replay = replay_buffer(32, 8, CPU, prioritized=is_prioritized, masked=is_masked)
     # The first write allocates.
     replay.extend(transitions(0, 20))
@@ -203,7 +203,7 @@ def drawn(replay: TensorDictReplayBuffer, batches: int = 20) -> set[float]:
 
 @BOTH
 @pytest.mark.parametrize("shape", [(6,), (6, 1)], ids=str)
-def test_what_is_left_out_is_never_drawn(is_prioritized: bool, shape: tuple[int, ...]) -> None:
+def test_replay_never_draws_transitions_left_out(is_prioritized: bool, shape: tuple[int, ...]) -> None:
     replay = masked(is_prioritized)
     index = replay.extend(transitions(0, 6))
     # The first and the last row are the ends of the sums.
@@ -215,7 +215,7 @@ def test_what_is_left_out_is_never_drawn(is_prioritized: bool, shape: tuple[int,
 
 
 @pytest.mark.parametrize("number", [0.0, 1 - 2**-53])
-def test_what_is_left_out_is_not_drawn_by_extreme_numbers(monkeypatch: pytest.MonkeyPatch, number: float) -> None:
+def test_extreme_random_numbers_draw_no_transition_left_out(monkeypatch: pytest.MonkeyPatch, number: float) -> None:
     replay = masked(False, batch_size=4)
     index = replay.extend(transitions(0, 8))
     replay.sampler.leave_out(index, torch.tensor([1, 0, 1, 0, 0, 1, 0, 1]).bool())
@@ -232,7 +232,7 @@ def test_a_block_that_is_left_out_is_not_drawn_by_the_least_number(monkeypatch: 
 
 
 @BOTH
-def test_nothing_left_out_changes_nothing(is_prioritized: bool) -> None:
+def test_leaving_nothing_out_changes_no_priority(is_prioritized: bool) -> None:
     replay, other = masked(is_prioritized), masked(is_prioritized)
     index = replay.extend(transitions(0, 6))
     other.extend(transitions(0, 6))
@@ -347,7 +347,7 @@ def test_a_replay_goes_on_as_if_it_had_never_been_saved(tmp_path: Path, is_prior
 
 
 @BOTH
-def test_what_is_left_out_stays_left_out_in_a_loaded_replay(tmp_path: Path, is_prioritized: bool) -> None:
+def test_loaded_replay_leaves_the_same_transitions_out(tmp_path: Path, is_prioritized: bool) -> None:
     saved, loaded = masked(is_prioritized), masked(is_prioritized)
     index = saved.extend(transitions(0, 7))
     saved.sampler.leave_out(index, torch.arange(7) % 2 == 0)

@@ -230,7 +230,7 @@ def test_frames_of_a_stranger_are_looked_at(name: str, value: Any, message: str)
     assert len(other.replay) == 0
 
 
-def test_what_is_held_begins_and_ends_where_the_ring_does() -> None:
+def test_frame_store_holds_what_its_ring_holds() -> None:
     store = FrameStore(1, 4, torch.Size((3, 4, 4)), torch.device("cpu"))
     ring = {
         "frames": torch.zeros(1, 4, 3, 4, 4, dtype=torch.uint8),

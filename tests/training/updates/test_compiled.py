@@ -62,7 +62,7 @@ def saver() -> EpisodeCheckpoint:
 @pytest.mark.parametrize(
     "name", ["IQN", *(pytest.param(name, marks=pytest.mark.soak) for name in ("Rainbow", "ACIQN"))]
 )
-def test_it_gives_what_operators_give_and_draws_what_they_draw(
+def test_compiled_losses_give_and_draw_what_operators_do(
     name: str, mixed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     agents = agent_of(name), agent_of(name)
@@ -152,7 +152,7 @@ def fails(found: list[Tensor]) -> list[Tensor]:
         (fails, "CompiledLosses: no compiler"),
     ],
 )
-def test_what_differs_or_fails_is_left_with_a_line(
+def test_compiled_losses_that_differ_or_fail_are_left_with_a_line(
     way: Any, said: str, plainly: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     compiles_to(way, monkeypatch)
@@ -168,7 +168,9 @@ def run_of(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-def test_what_fails_later_goes_on_plainly(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_compiled_losses_that_fail_later_run_plainly(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     name, calls = "DQN", []
 
     def tired(found: list[Tensor]) -> list[Tensor]:
@@ -217,7 +219,7 @@ def weight_on(device: str) -> nn.Parameter:
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
-def test_what_was_saved_on_cuda_goes_on_on_a_cpu(make: type[Optimizer]) -> None:
+def test_optimizer_saved_on_cuda_resumes_on_a_cpu(make: type[Optimizer]) -> None:
     weight = weight_on("cpu")
     optimizer = stepped(weight, make)
     keep_capturable(optimizer)
@@ -230,7 +232,7 @@ def test_what_was_saved_on_cuda_goes_on_on_a_cpu(make: type[Optimizer]) -> None:
 
 
 @pytest.mark.parametrize("make", OPTIMIZERS)
-def test_what_was_saved_on_a_cpu_counts_on_cuda(make: type[Optimizer]) -> None:
+def test_optimizer_saved_on_a_cpu_counts_on_cuda(make: type[Optimizer]) -> None:
     state = stepped(weight_on("cpu"), make).state_dict()
     with FakeTensorMode(allow_non_fake_inputs=True):
         weight = weight_on("cuda")
@@ -267,7 +269,7 @@ def scaler_of(scale: float) -> torch.amp.GradScaler:
 
 
 @pytest.mark.parametrize(("most", "scale", "left"), [(2.5, None, 0.5), (6.0, None, 1.0), (2.5, 64.0, 0.5)])
-def test_by_hand(most: float, scale: float | None, left: float) -> None:
+def test_clipping_of_gradients_by_hand(most: float, scale: float | None, left: float) -> None:
     large = scale or 1.0
     # Their norm is 5, once they are unscaled.
     weights = weights_with([3.0 * large, 0.0], [4.0 * large])
@@ -277,14 +279,14 @@ def test_by_hand(most: float, scale: float | None, left: float) -> None:
     assert gradients_of(weights) == [[pytest.approx(3.0 * large * left), 0.0], [pytest.approx(4.0 * large * left)]]
 
 
-def test_what_overflowed_is_still_seen_as_such() -> None:
+def test_overflow_of_gradients_is_still_seen() -> None:
     weights = weights_with([float("inf"), 1.0])
     clip_gradients(weights, 2.5, scaler_of(64.0))
     assert not weights[0].grad.isfinite().all()  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-def test_nothing_is_read_back(scaled: bool) -> None:
+def test_compiled_losses_read_nothing_back(scaled: bool) -> None:
     weights, scaler = weights_with([3.0, 4.0]), scaler_of(64.0) if scaled else None
     with NoHostReads():
         clip_gradients(weights, 1.0, scaler)

@@ -183,7 +183,7 @@ def test_gradients_are_clipped_where_asked() -> None:
     assert ends[0] > 0.1
 
 
-def test_nothing_is_read_back() -> None:
+def test_graphed_update_reads_nothing_back() -> None:
     for name in AGENTS:
         agent = agent_of(name)
         update = graphed(agent, optimizer_of(agent))
@@ -205,7 +205,7 @@ def test_losses_outlive_the_next_replay() -> None:
     assert len({float(losses["value"]) for losses, _ in found}) == 5
 
 
-def test_what_losses_are_called_is_the_callers_choice() -> None:
+def test_graphed_update_takes_any_names_of_losses() -> None:
     agent, twin = agent_of("SAC"), agent_of("SAC")
 
     def doubled(batch: TensorDictBase) -> dict[str, Tensor]:

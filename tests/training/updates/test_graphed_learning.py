@@ -196,7 +196,7 @@ def test_learning_is_the_plain_loop(kind: str, how: Any) -> None:
 
 
 @each_kind
-def test_nothing_is_read_back(kind: str) -> None:
+def test_graphed_learning_reads_nothing_back(kind: str) -> None:
     agent = agent_of(kind)
     optimizer = optimizer_of(agent)
     learn = learner(agent, optimizer, RATES(optimizer))

@@ -241,7 +241,7 @@ def test_untrained_it_is_the_largest_box_and_heightmap_minimisation(kind: str) -
 @pytest.mark.parametrize("items", PICKS)
 @pytest.mark.parametrize("kind", ENVS)
 @torch.no_grad()
-def test_what_it_writes_is_one_decision_and_nothing_is_read_back(kind: str, items: str, exploring: bool) -> None:
+def test_packer_writes_one_decision_and_reads_nothing_back(kind: str, items: str, exploring: bool) -> None:
     env = ENVS[kind](6, backend="eager")
     policy = exploring_packer(env, items=items) if exploring else packer(env, items=items)
     with set_exploration_type(ExplorationType.RANDOM if exploring else ExplorationType.DETERMINISTIC):
@@ -338,7 +338,7 @@ def test_where_nothing_is_legal_the_action_is_illegal_too(items: str, exploring:
 
 
 @torch.no_grad()
-def test_any_batch_shape() -> None:
+def test_packer_takes_any_batch_shape() -> None:
     env, policy = solids_env(), packer(solids_env())
     state = torch.stack([random_states(env, steps) for steps in (1, 2, 3)])  # (3, 4)
     wanted = torch.stack([policy(row.clone()).select(*DECISION) for row in state])

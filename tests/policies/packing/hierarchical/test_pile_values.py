@@ -48,7 +48,7 @@ def numbers_of(pile: np.ndarray, growth: float, base: float) -> list[float]:
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_numbers_are_those_of_plain_loops(size: tuple[int, int]) -> None:
+def test_figures_of_piles_are_those_of_plain_loops(size: tuple[int, int]) -> None:
     rng = np.random.default_rng(sum(size))
     piles = rng.integers(0, 6, (3, *size)) / 6
     given = rng.random((2, 3))
@@ -112,7 +112,7 @@ def naive_action(env: PackingEnv, packer: PileValuePacker, row: TensorDictBase) 
 
 @pytest.mark.parametrize("kind", ENVS)
 @pytest.mark.parametrize(("items", "placements"), [(1, 1), (3, 12)])
-def test_it_takes_the_placement_of_the_largest_value(kind: str, items: int, placements: int) -> None:
+def test_packer_by_pile_values_takes_the_largest_value(kind: str, items: int, placements: int) -> None:
     env, others = ENVS[kind](), 0
     packer = PileValuePacker(env, PileValues(some_weights()), items, placements)
     for steps in (2, 6):
@@ -160,7 +160,7 @@ def test_batches_of_any_shape_and_no_host_reads() -> None:
     assert packer(states[2].clone())["action"].equal(wanted[2])
 
 
-def test_what_comes_with_the_package_are_weights_of_these_numbers() -> None:
+def test_shipped_pile_values_weigh_these_figures() -> None:
     held = json.loads(SHIPPED.read_text(encoding="utf-8"))
     assert tuple(held["names"]) == NAMES
     torch.testing.assert_close(PileValues().weight, torch.tensor(held["weights"]))
@@ -177,7 +177,7 @@ def test_what_comes_with_the_package_are_weights_of_these_numbers() -> None:
         ({"weights": [float("nan")] * 15}, "PileValues: rest_6% must"),
     ],
 )
-def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_pile_values_refuse_wrong_arguments(changes: dict[str, Any], message: str) -> None:
     env = solids_env(include=changes.pop("include", ("z_map",)))
     with pytest.raises(ValueError, match=message):
         PileValuePacker(env, PileValues(changes.pop("weights", None)), **changes)

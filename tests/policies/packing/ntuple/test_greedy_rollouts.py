@@ -194,7 +194,7 @@ def test_bins_without_a_legal_placement_begin_again() -> None:
         ("PackingEnv of boxes", {"items": ProceduralSolids(num_objects=3), "bin_size": (0.2, 0.2, 0.2)}),
     ],
 )
-def test_what_is_not_covered_is_named(named: str, changes: dict[str, Any]) -> None:
+def test_settings_that_greedy_rollouts_lack_are_named(named: str, changes: dict[str, Any]) -> None:
     env, boxes = environment(**{"items": MIXED} | changes), environment(items=MIXED)
     assert named in GREEDY_ROLLOUTS.problem(env, policy_of(boxes), *KEPT[:2])
 

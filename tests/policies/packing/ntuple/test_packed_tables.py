@@ -87,7 +87,7 @@ def negative_zero(state: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("change", [untold, one_sided, everywhere, negative_zero])
-def test_what_would_not_come_back_is_not_packed(change: Any) -> None:
+def test_tables_that_would_not_come_back_are_not_packed(change: Any) -> None:
     module = learned()
     state = module.state_dict()
     change(state)
@@ -143,6 +143,6 @@ ENTRIES = learned(0)["tables"].plan.entries
         ("other", None, "other must be a tensor; got none"),
     ],
 )
-def test_what_cannot_be_such_tables_is_refused(name: str, value: Any, wanted: str) -> None:
+def test_packed_tables_that_cannot_be_are_refused(name: str, value: Any, wanted: str) -> None:
     with pytest.raises(ValueError, match=f"^file: tables: .*{wanted}"):
         unpacked_state("file", learned(), changed(name, value))

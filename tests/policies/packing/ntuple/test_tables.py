@@ -271,7 +271,7 @@ def test_a_future_for_each_item_is_the_exact_expectation() -> None:
     ("candidates", "futures", "parts"),
     [(1, 9, [9]), (2, 9, [9]), (3, 9, [3, 6]), (8, 70, [10, 20, 40]), (8, 1, [1]), (9, 150, [10, 20, 40, 80])],
 )
-def test_parts_of_the_futures(candidates: int, futures: int, parts: list[int]) -> None:
+def test_futures_are_shared_out_over_halvings(candidates: int, futures: int, parts: list[int]) -> None:
     draws = expectation.latin_draws(candidates, futures, 3)
     assert [len(each) for each in draws] == parts
     for each in draws:
@@ -357,7 +357,7 @@ def following(counts: Tensor, shown: TensorDictBase) -> Tensor:
     return found / found.sum()
 
 
-def test_what_cannot_be_expected() -> None:
+def test_expected_placement_refuses_what_it_cannot_expect() -> None:
     env = environment(items="cut", include=("z_map",))
     with pytest.raises(ValueError, match=r"ExpectedPlacement: .*RandomBoxes or"):
         ExpectedPlacement(env, tables_of(env))

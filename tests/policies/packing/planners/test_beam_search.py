@@ -53,7 +53,7 @@ def second_cube(tmp_path: Path) -> PackingEnv:
 
 
 @pytest.mark.parametrize("what", ["stream", "boxes"])
-def test_what_comes_third_decides_where_the_second_goes(second_cube: PackingEnv, what: str) -> None:
+def test_search_places_the_second_box_for_the_third(second_cube: PackingEnv, what: str) -> None:
     env = second_cube
     policy = StreamSearch(env, worthless(env)) if what == "stream" else by_boxes(env)
     assert evaluate(env, policy).utilization.tolist() == [1.0, 1.0]
@@ -144,7 +144,7 @@ def test_a_beam_over_all_orders_of_the_visible_boxes_packs_what_can_be_packed() 
     assert int((narrow.round().int() < torch.tensor(wanted)).sum()) > 0
 
 
-def test_one_visible_box_deep_it_is_the_policy_alone() -> None:
+def test_visible_search_of_one_box_is_the_policy_alone() -> None:
     env = environment(visible_items=3, stability="support").like(32)
     tables, shown = tables_of(env), env.reset()
     for _ in range(4):
@@ -217,7 +217,7 @@ def test_lines_are_worth_what_they_fill_and_the_bin_behind_them(stability: str, 
     assert (seen > 0) == (num_items == 3)
 
 
-def test_one_item_deep_it_is_the_policy_alone() -> None:
+def test_stream_search_of_one_item_is_the_policy_alone() -> None:
     env = environment(include=SHOWN, stability="support").like(64)
     tables, shown = tables_of(env), env.reset()
     for _ in range(5):
@@ -266,7 +266,7 @@ def test_batches_and_repetitions_decide_nothing(planner: str, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("items", [RandomBoxes(1, 3), CutBoxes(1, 3, pool=None), CutBoxes(1, 3, pool=8)])
-def test_what_comes_is_what_will_be_shown(items: Any) -> None:
+def test_coming_items_are_those_that_will_be_shown(items: Any) -> None:
     env = environment(items=items, include=SHOWN, num_items=7, orientations="fixed", bin_size=(5.0, 5.0, 50.0))
     shown = env.reset()
     assert shown["future_items"].shape == (4, env.longest_episode)
@@ -304,7 +304,7 @@ def test_boxes_that_cannot_be_known(planner: str, changes: dict[str, Any]) -> No
         StreamSearch(env, tables_of(env)) if planner == "StreamSearch" else by_boxes(env)
 
 
-def test_numbers_and_words_that_cannot_be() -> None:
+def test_searches_refuse_wrong_numbers_and_words() -> None:
     env = environment(include=SHOWN)
     tables = tables_of(env)
     for name in ("depth", "beam"):

@@ -117,7 +117,7 @@ def test_the_loss_is_of_the_item_behind_the_one_that_is_drawn() -> None:
 
 
 @pytest.mark.parametrize("order", ["layers", "stack"])
-def test_it_learns_more_than_how_often_each_item_comes(order: str) -> None:
+def test_next_items_learns_more_than_frequencies(order: str) -> None:
     env = environment(order)
     made = network(env, ages=6, width=64)
     losses = learn_next_items(made, env, 300, batch=512, lr=3e-3)
@@ -145,7 +145,7 @@ def test_the_same_seed_gives_the_same_network() -> None:
     assert not torch.equal(third.recent.weight, first.recent.weight)
 
 
-def test_what_was_packed_is_what_sequences_hold() -> None:
+def test_packed_items_are_those_of_sequences() -> None:
     env = environment()
     shown, rows = env.reset(), sequences_cut(env, env.seed, 0, env.num_envs)
     for step in range(1, 4):
@@ -210,7 +210,7 @@ def test_files_that_are_refused(tmp_path: Path, spoil: Any, message: str) -> Non
 
 
 @pytest.mark.parametrize("items", [RandomBoxes(1, 3), CutBoxes(1, 3, pool=8)])
-def test_what_cannot_be_foretold(items: Any) -> None:
+def test_next_items_refuses_items_it_cannot_predict(items: Any) -> None:
     with pytest.raises(ValueError, match=r"NextItems: items .*CutBoxes"):
         NextItems.of(environment(items=items))
     with pytest.raises(ValueError, match="ages"):
@@ -220,7 +220,7 @@ def test_what_cannot_be_foretold(items: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["cut1", "cut2"])
-def test_what_ships_foretells_the_suite(name: str) -> None:
+def test_shipped_next_items_predict_the_suite(name: str) -> None:
     # The items of this protocol are independent.
     assert pretrained_next_items(make_protocol("rs", 4, device="cpu", seed=0)) is None
     env = make_protocol(name, 4, device="cpu", seed=0, include=("z_map", "packed_items"))
@@ -233,7 +233,7 @@ def test_what_ships_foretells_the_suite(name: str) -> None:
     assert found < {"cut1": 2.2, "cut2": 3.65}[name]
 
 
-def test_what_is_learned_from_holds_no_sequence_of_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_next_items_learn_from_no_sequence_of_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
     env = environment()
     cut: Any = env.item_sequences
     monkeypatch.setattr(next_items, "SUITE_SEED", 77)

@@ -229,7 +229,7 @@ def is_green(page: Page) -> bool:
 
 
 @pytest.mark.parametrize("query", ["", "?transport=jpeg"])
-def test_what_it_saw_and_did(page: Page, server: Any, query: str) -> None:
+def test_panel_shows_what_a_policy_saw_and_did(page: Page, server: Any, query: str) -> None:
     with showing(server) as given:
         page.open(server.url + query)
         page.wait(lambda: page.is_shown("saw") and is_green(page), "what the policy saw")
