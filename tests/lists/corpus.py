@@ -1250,6 +1250,16 @@ add(
     suffix=".xlsx",
 )
 
+add(
+    "groups of two rows in German",
+    csv("Art;Stück;;;Karton;;;Anzahl Kartons", ";L cm;B cm;H cm;L cm;B cm;H cm;", "A;10;9;8;40;30;20;2"),
+    [NO_WEIGHT],
+)
+add("letters of a French carton", csv("Réf;Colis L cm;Colis l cm;Colis H cm;Nb colis", "A;40;30;20;2"), [NO_WEIGHT])
+add("cartons and pieces in cells", csv("sku,L mm,W mm,H mm,qty", "A,4,3,2,2 ctn", "B,6,4,2,24 pcs"), doubts="pieces")
+add("one of two", csv("sku,L mm,W mm,H mm,qty", "A,400,300,200,1/2"), asks="line 2.*1/2")
+add("an empty pallet", csv("item,L mm,W mm,H mm,qty", "EUR pallet,1200,800,144,1"), doubts="EUR pallet")
+
 # -- columns of public programs and templates --------------------------------------------------------------------------
 
 add(

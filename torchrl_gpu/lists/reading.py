@@ -664,7 +664,8 @@ class _Reader:
             self.notes_of["quantity"] = "numbers of boxes: 3-5 are three"
             return numbers[1] - numbers[0] + 1
         amount = amount_of(cell, self.style)
-        if amount is None:
+        # 1/2 is the first of two boxes, or half of one.
+        if amount is None or "/" in text_of(cell):
             raise _RowError(f"quantity must be a whole number, not {_quoted(cell)}")
         if amount.word and amount.word not in _COUNT_WORDS:
             raise _RowError(f'quantity: "{amount.word}" in "{_shown(cell)}" is no word for boxes')
