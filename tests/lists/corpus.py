@@ -1259,6 +1259,8 @@ add("letters of a French carton", csv("Réf;Colis L cm;Colis l cm;Colis H cm;Nb 
 add("cartons and pieces in cells", csv("sku,L mm,W mm,H mm,qty", "A,4,3,2,2 ctn", "B,6,4,2,24 pcs"), doubts="pieces")
 add("one of two", csv("sku,L mm,W mm,H mm,qty", "A,400,300,200,1/2"), asks="line 2.*1/2")
 add("an empty pallet", csv("item,L mm,W mm,H mm,qty", "EUR pallet,1200,800,144,1"), doubts="EUR pallet")
+add("a quantity without a header", csv("sku,L mm,W mm,H mm,", "A,4e2,3e2,2e2,7"), doubts="column 5.*quantity=.5")
+add("sides that are about so much", csv("sku,L mm,W mm,H mm", "A,ca. 400,300,200"), asks="length.*L mm.*ca. 400")
 
 # -- columns of public programs and templates --------------------------------------------------------------------------
 

@@ -152,7 +152,7 @@ def parse_header(text: str) -> Header:
     unread = ""
     if len(_units_in_brackets(text)) > 1:
         # "Length (cm/in)" does not say which.
-        return Header(text, rest, "", "", text)
+        return Header(text, rest, "", "", _BRACKETS.findall(plain_text(text))[-1])
     for inside in _BRACKETS.findall(plain_text(text[:_MOST_LETTERS])):
         inner = tokens(inside)
         # "#" is a number here and pounds there.

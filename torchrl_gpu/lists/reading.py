@@ -846,10 +846,12 @@ class _Reader:
         found = small_whole_numbers(headers, self.table.rows, self.table.columns.taken())
         if not found:
             return []
-        named = ", ".join(f'"{headers[at].text}"' for at in found)
+        named = ", ".join(f'"{headers[at].text}"' if headers[at].text else f"column {at + 1}" for at in found)
+        # A column without a header has a number.
+        first = headers[found[0]].text or str(found[0] + 1)
         return [
             f"no column is read as the quantity, so every row is one box; {named} holds small whole numbers:"
-            f' say --column quantity="{headers[found[0]].text}"'
+            f' say --column quantity="{first}"'
         ]
 
 
