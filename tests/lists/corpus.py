@@ -1261,6 +1261,18 @@ add("one of two", csv("sku,L mm,W mm,H mm,qty", "A,400,300,200,1/2"), asks="line
 add("an empty pallet", csv("item,L mm,W mm,H mm,qty", "EUR pallet,1200,800,144,1"), doubts="EUR pallet")
 add("a quantity without a header", csv("sku,L mm,W mm,H mm,", "A,4e2,3e2,2e2,7"), doubts="column 5.*quantity=.5")
 add("sides that are about so much", csv("sku,L mm,W mm,H mm", "A,ca. 400,300,200"), asks="length.*L mm.*ca. 400")
+add(
+    "units in abbreviated columns",
+    csv("Auftrag|Artikel|Menge|Länge|Breite|Höhe|LE|Gewicht|GE", "7|A|2|400|300|200|MM|5000|G"),
+    [USUAL],
+)
+add("kilograms of a package", csv("Artikel;Anz. Kolli;L[cm];B[cm];H[cm];kg/Kollo", "A;2;40;30;20;5"), [USUAL])
+add("handling units", csv("Handling Units,Pieces,L (mm),W (mm),H (mm),Weight (gm)", "2,48,400,300,200,5000"), [USUAL])
+add(
+    "volumes of a row in a unit beside them",
+    csv("Material;Menge;L mm;B mm;H mm;Bruttogewicht;GE;Volumen;VE", "A;2;400;300;200;10;KG;48;L"),
+    doubts="Volumen.*Bruttogewicht",
+)
 
 # -- columns of public programs and templates --------------------------------------------------------------------------
 

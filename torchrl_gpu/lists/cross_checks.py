@@ -85,7 +85,7 @@ class VolumeCheck:
 def check_volumes(table: Table, rows: Sequence[ReadRow], style: NumberStyle) -> VolumeCheck:
     """Compare the volumes of a list with those of its boxes."""
     for at, header in enumerate(table.header):
-        litres = _litres_of_unit(header)
+        litres = _litres_of_unit(header) or _litres_of_next_column(table, at)
         if at in table.columns.taken() or not litres:
             continue
         return _check_volumes_at(at, header, litres, rows[:_SAMPLE], style)
@@ -102,6 +102,19 @@ def _litres_of_unit(header: str) -> float:
         if is_named and (is_volume or (len(words) == 1 and len(words[0]) > 1)):
             return litres
     return 0.0
+
+
+def _litres_of_next_column(table: Table, at: int) -> float:
+    """Return the litres of the unit in the column behind that of the volumes.
+
+    0 where there is none, or where rows have several.
+    """
+    words = tokens(table.header[at])
+    is_volume = any(contains(words, tokens(word)) for word in split_phrases(VOLUME_WORDS))
+    if not is_volume or at + 1 >= len(table.header):
+        return 0.0
+    units = {text_of(row[at + 1]) for row in table.rows[:_SAMPLE] if at + 1 < len(row)}
+    return _litres_of_unit(f"volume {units.pop()}") if len(units) == 1 else 0.0
 
 
 def _check_volumes_at(at: int, header: str, litres: float, rows: Sequence[ReadRow], style: NumberStyle) -> VolumeCheck:

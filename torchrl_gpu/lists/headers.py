@@ -494,7 +494,7 @@ def _counts_boxes(words: list[str]) -> bool:
 
 @cache
 def _plural_boxes() -> set[str]:
-    singular = {"carton", "ctn", "collo"}
+    singular = {"carton", "ctn", "collo", "kollo"}
     return {fold(word) for word in split_phrases(known.BOX_WORDS)} - singular
 
 
