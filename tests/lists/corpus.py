@@ -1250,6 +1250,30 @@ add(
     suffix=".xlsx",
 )
 
+add(
+    "groups of two rows in German",
+    csv("Art;Stück;;;Karton;;;Anzahl Kartons", ";L cm;B cm;H cm;L cm;B cm;H cm;", "A;10;9;8;40;30;20;2"),
+    [NO_WEIGHT],
+)
+add("letters of a French carton", csv("Réf;Colis L cm;Colis l cm;Colis H cm;Nb colis", "A;40;30;20;2"), [NO_WEIGHT])
+add("cartons and pieces in cells", csv("sku,L mm,W mm,H mm,qty", "A,4,3,2,2 ctn", "B,6,4,2,24 pcs"), doubts="pieces")
+add("one of two", csv("sku,L mm,W mm,H mm,qty", "A,400,300,200,1/2"), asks="line 2.*1/2")
+add("an empty pallet", csv("item,L mm,W mm,H mm,qty", "EUR pallet,1200,800,144,1"), doubts="EUR pallet")
+add("a quantity without a header", csv("sku,L mm,W mm,H mm,", "A,4e2,3e2,2e2,7"), doubts="column 5.*quantity=.5")
+add("sides that are about so much", csv("sku,L mm,W mm,H mm", "A,ca. 400,300,200"), asks="length.*L mm.*ca. 400")
+add(
+    "units in abbreviated columns",
+    csv("Auftrag|Artikel|Menge|Länge|Breite|Höhe|LE|Gewicht|GE", "7|A|2|400|300|200|MM|5000|G"),
+    [USUAL],
+)
+add("kilograms of a package", csv("Artikel;Anz. Kolli;L[cm];B[cm];H[cm];kg/Kollo", "A;2;40;30;20;5"), [USUAL])
+add("handling units", csv("Handling Units,Pieces,L (mm),W (mm),H (mm),Weight (gm)", "2,48,400,300,200,5000"), [USUAL])
+add(
+    "volumes of a row in a unit beside them",
+    csv("Material;Menge;L mm;B mm;H mm;Bruttogewicht;GE;Volumen;VE", "A;2;400;300;200;10;KG;48;L"),
+    doubts="Volumen.*Bruttogewicht",
+)
+
 # -- columns of public programs and templates --------------------------------------------------------------------------
 
 add(

@@ -252,7 +252,9 @@ def test_excel_and_parquet_say_the_same(tmp_path: Path) -> None:
     for row in rows:
         book.active.append([float(cell) if cell[0].isdigit() else cell for cell in row])
     book.save(tmp_path / "a.xlsx")
-    columns = {name: [row[at] for row in rows[1:]] for at, name in enumerate(rows[0])}
+    columns = {}
+    for at, name in enumerate(rows[0]):
+        columns[name] = [row[at] for row in rows[1:]]
     parquet.write_table(pyarrow.table(columns), tmp_path / "a.parquet")
     wanted = read(tmp_path, CASES)
     for name in ("a.xlsx", "a.parquet"):

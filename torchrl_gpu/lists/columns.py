@@ -183,7 +183,8 @@ _QUANTITY = Column(
 )
 # Words of a quantity that counts boxes; they go before any other.
 BOX_WORDS = (
-    "ctns, ctn, cartons, carton, boxes, cases, packages, pkgs, parcels, colli, kolli, collo, packstücke, "
+    "ctns, ctn, cartons, carton, boxes, cases, packages, pkgs, parcels, handling units, colli, kolli, collo, kollo, "
+    "packstücke, "
     "packstuecke, kartons, kisten, pakete, kartonanzahl, colis, caisses, bultos, cajas, scatole, cartoni, "
     "caixas, volumes, cs, cse, kartony, kartonów, opakowania, paczki, krabice, krabic, balíky, коробок, коробки, "
     "мест, 箱数, 箱數, ケース数, 個口, 梱包数"
@@ -395,7 +396,7 @@ _UNIT = Column(
     "unit",
     {
         "en": "unit, units, uom, dim unit, dimension unit, length unit, weight unit, wt unit",
-        "de": "einheit, maßeinheit, gewichtseinheit, längeneinheit, me, eh",
+        "de": "einheit, maßeinheit, gewichtseinheit, längeneinheit, me, eh, ge, le",
         "fr": "unité, unité de mesure, unité de poids",
         "es": "unidad, unidad de medida, um",
         "it": "unità, unità di misura, um",

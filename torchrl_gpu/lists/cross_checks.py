@@ -85,7 +85,7 @@ class VolumeCheck:
 def check_volumes(table: Table, rows: Sequence[ReadRow], style: NumberStyle) -> VolumeCheck:
     """Compare the volumes of a list with those of its boxes."""
     for at, header in enumerate(table.header):
-        litres = _litres_of_unit(header)
+        litres = _litres_of_unit(header) or _litres_of_next_column(table, at)
         if at in table.columns.taken() or not litres:
             continue
         return _check_volumes_at(at, header, litres, rows[:_SAMPLE], style)
@@ -102,6 +102,19 @@ def _litres_of_unit(header: str) -> float:
         if is_named and (is_volume or (len(words) == 1 and len(words[0]) > 1)):
             return litres
     return 0.0
+
+
+def _litres_of_next_column(table: Table, at: int) -> float:
+    """Return the litres of the unit in the column behind that of the volumes.
+
+    0 where there is none, or where rows have several.
+    """
+    words = tokens(table.header[at])
+    is_volume = any(contains(words, tokens(word)) for word in split_phrases(VOLUME_WORDS))
+    if not is_volume or at + 1 >= len(table.header):
+        return 0.0
+    units = {text_of(row[at + 1]) for row in table.rows[:_SAMPLE] if at + 1 < len(row)}
+    return _litres_of_unit(f"volume {units.pop()}") if len(units) == 1 else 0.0
 
 
 def _check_volumes_at(at: int, header: str, litres: float, rows: Sequence[ReadRow], style: NumberStyle) -> VolumeCheck:
@@ -245,6 +258,9 @@ def doubts_of_counting(table: Table) -> list[str]:
             found.append(f'"{header}" counts "{others[0]}", by "{name}", and is read as boxes')
         elif any(map(_is_box, units)) and any(map(_is_piece, units)):
             found.append(f'"{header}" counts boxes in some rows and pieces in others, by "{name}"')
+    words = _words_in(table, at["quantity"])
+    if any(map(_is_box, words)) and any(map(_is_piece, words)):
+        found.append(f'"{header}" counts boxes in some rows and pieces in others')
     if not found and "per_box" not in at and _sides_are_of_a_packing(table) and _counts_pieces(table):
         found.append(f'"{header}" counts pieces, and the sides are those of a packing: say --column quantity="…"')
     return found
@@ -313,6 +329,16 @@ def _is_piece(word: str) -> bool:
     return has_any([word], PIECE_WORDS) or word in ("pc", "st", "each", "ea")
 
 
+def _words_in(table: Table, at: int) -> list[str]:
+    """Words behind the numbers of a column, each once."""
+    words: dict[str, None] = {}
+    for row in table.rows:
+        amount = amount_of(row[at], NumberStyle()) if at < len(row) else None
+        if amount is not None and amount.word:
+            words[amount.word] = None
+    return list(words)
+
+
 def _sides_are_of_a_packing(table: Table) -> bool:
     sides = [table.columns.at[name] for name in (*SIDES, "dimensions") if name in table.columns.at]
     return all(has_any(parse_header(table.header[at]).words, OUTER_WORDS) for at in sides)
@@ -322,11 +348,7 @@ def _counts_pieces(table: Table) -> bool:
     at = table.columns.at["quantity"]
     if has_any(parse_header(table.header[at]).words, PIECE_WORDS):
         return True
-    for row in table.rows[:_SAMPLE]:
-        amount = amount_of(row[at], NumberStyle()) if at < len(row) else None
-        if amount is not None and amount.word and _is_piece(amount.word):
-            return True
-    return False
+    return any(map(_is_piece, _words_in(table, at)))
 
 
 def doubts_of_merged_cells(table: Table, merged: set[tuple[int, int]]) -> list[str]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from torchrl_gpu.lists.box_list import BoxList
 from torchrl_gpu.lists.units import LENGTHS
+from torchrl_gpu.lists.words import tokens
 
 # Sides of a box, millimetres, beyond which a list is probably in another unit.
 LEAST_SIDE_MM = 10.0
@@ -21,6 +22,10 @@ MOST_BOX_KG = 400.0
 LEAST_DENSITY = 0.004
 MOST_DENSITY = 8.0
 _MOST_QUANTITY = 10_000
+# Sides of an empty pallet.
+LEAST_PALLET_MM = 600.0
+MOST_PALLET_HEIGHT_MM = 200.0
+_PALLET_WORDS = frozenset(("pallet", "pallets", "palette", "paletten", "europalette", "palet", "paleta", "pal"))
 
 
 def unlikely_values(found: BoxList) -> list[str]:
@@ -39,7 +44,20 @@ def unlikely_values(found: BoxList) -> list[str]:
         np.concatenate(found.weights),
         found.own_weight_unit,
     )
-    return [*boxes.unlikely_sides(), *boxes.unlikely_weights()]
+    return [*boxes.unlikely_sides(), *boxes.unlikely_weights(), *_pallets(found)]
+
+
+def _pallets(found: BoxList) -> list[str]:
+    """Return a sentence about a row that is an empty pallet, by its name and sides."""
+    for sizes, labels in zip(found.sizes, found.labels, strict=True):
+        for size, label in zip(sizes, labels, strict=True):
+            name = str(label.get("article", ""))
+            if "pal" not in name.casefold() or not _PALLET_WORDS.intersection(tokens(name)):
+                continue
+            sides_mm = size * LENGTHS[found.unit]
+            if sides_mm[:2].min() >= LEAST_PALLET_MM and sides_mm[2] <= MOST_PALLET_HEIGHT_MM:
+                return [f'line {label["line"]}: "{name}" may be a pallet, and is read as a box']
+    return []
 
 
 class _Boxes:

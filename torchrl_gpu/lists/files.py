@@ -148,18 +148,22 @@ def _text_sheet(raw: bytes, encoding: str | None) -> Sheet:
     chosen = next(iter(texts))
     if len(texts) > 1:
         # Where bytes do not say what they are, the encoding whose words are headers counts.
-        chosen = max(texts, key=lambda each: _num_columns_of_text(texts[each]))
+        delimiter = _delimiter_of(_first_lines(texts[chosen]))
+        chosen = max(texts, key=lambda each: _num_columns_of_text(texts[each], delimiter))
     return _sheet_of_text(texts[chosen], chosen)
 
 
-def _num_columns_of_text(text: str) -> int:
+def _first_lines(text: str) -> str:
+    return "\n".join(text[:_SHOWN].splitlines()[:_ROWS_OF_ENCODING])
+
+
+def _num_columns_of_text(text: str, delimiter: str) -> int:
     """Number of columns that are found by the words of a text's first lines.
 
     -1 where it cannot be read.
     """
-    lines = text[:_SHOWN].splitlines()[:_ROWS_OF_ENCODING]
     try:
-        return _num_columns(_delimited_sheet("\n".join(lines)))
+        return _num_columns(_cells(_first_lines(text), delimiter))
     except ValueError:
         return -1
 
@@ -225,7 +229,11 @@ def _delimited_sheet(text: str) -> Sheet:
         sheet = _cells(rest, delimiter)
         sheet.lines = [line + 1 for line in sheet.lines]
         return sheet
-    head = "\n".join(text[:_SHOWN].splitlines()[:80])
+    return _cells(text, _delimiter_of(_first_lines(text)))
+
+
+def _delimiter_of(head: str) -> str:
+    """Return the sign between the cells of a text, by its first lines."""
     ranked = []
     for delimiter in (*_DELIMITERS, "  ", " "):
         if delimiter not in head:
@@ -247,9 +255,7 @@ def _delimited_sheet(text: str) -> Sheet:
         of_blanks = delimiter.isspace() and delimiter != "\t"
         num_columns = _num_columns(found)
         ranked.append((num_columns > 0, not of_blanks, num_columns, same, common, delimiter))
-    if not ranked:
-        return _cells(text, ",")
-    return _cells(text, max(ranked)[-1])
+    return max(ranked)[-1] if ranked else ","
 
 
 def _cells(text: str, delimiter: str) -> Sheet:

@@ -47,6 +47,7 @@ _FILLERS = (
 # Ranks of quantities that count boxes, or number them, before those of any word.
 _OF_BOXES = -1
 _OF_NUMBERS = -2
+_SMALL_L = re.compile(r"\bl\b")
 _RANGE = re.compile(r"(?P<first>\d{1,6})(?:\s*(?:-|–|—|~|to|bis)\s*(?P<last>\d{1,6}))?")
 _ROTATION = re.compile(r"rotation ([xyz]{3})")
 _BRACKETS = re.compile(r"[(\[]([^()\[\]]*)[)\]]")
@@ -151,7 +152,7 @@ def parse_header(text: str) -> Header:
     unread = ""
     if len(_units_in_brackets(text)) > 1:
         # "Length (cm/in)" does not say which.
-        return Header(text, rest, "", "", text)
+        return Header(text, rest, "", "", _BRACKETS.findall(plain_text(text))[-1])
     for inside in _BRACKETS.findall(plain_text(text[:_MOST_LETTERS])):
         inner = tokens(inside)
         # "#" is a number here and pounds there.
@@ -476,7 +477,11 @@ def _counts_boxes(words: list[str]) -> bool:
 
     "Cartons" and "No. of cartons" do, but neither "Carton" nor "Carton no.".
     """
-    first_box = next(i for i, word in enumerate(words) if has_any([word], known.BOX_WORDS))
+    boxes = [i for i, word in enumerate(words) if has_any([word], known.BOX_WORDS)]
+    if not boxes:
+        # A phrase of several words, such as "Karton-Anzahl".
+        return True
+    first_box = boxes[0]
     before = words[:first_box]
     behind = [word for word in words[first_box:] if not has_any([word], known.BOX_WORDS)]
     others = [word for word in [*before, *behind] if word not in _COUNTING and word not in _FILLERS]
@@ -489,7 +494,7 @@ def _counts_boxes(words: list[str]) -> bool:
 
 @cache
 def _plural_boxes() -> set[str]:
-    singular = {"carton", "ctn", "collo"}
+    singular = {"carton", "ctn", "collo", "kollo"}
     return {fold(word) for word in split_phrases(known.BOX_WORDS)} - singular
 
 
@@ -784,10 +789,9 @@ def _tell_length_from_width(
     """In French lists L is the length and l the width."""
     for sides in groups.values():
         lengths = sides.get("length", [])
-        small = [
-            each for each in lengths if plain_text(headers[each.at].text)[:1] == "l" and headers[each.at].words == ["l"]
-        ]
-        large = [each for each in lengths if headers[each.at].words == ["l"] and each not in small]
+        letters = [each for each in lengths if headers[each.at].words[-1:] == ["l"]]
+        small = [each for each in letters if _SMALL_L.search(headers[each.at].text)]
+        large = [each for each in letters if each not in small]
         if small and large and "width" not in sides:
             sides["length"] = large
             sides["width"] = small

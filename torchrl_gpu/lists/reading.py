@@ -664,7 +664,8 @@ class _Reader:
             self.notes_of["quantity"] = "numbers of boxes: 3-5 are three"
             return numbers[1] - numbers[0] + 1
         amount = amount_of(cell, self.style)
-        if amount is None:
+        # 1/2 is the first of two boxes, or half of one.
+        if amount is None or "/" in text_of(cell):
             raise _RowError(f"quantity must be a whole number, not {_quoted(cell)}")
         if amount.word and amount.word not in _COUNT_WORDS:
             raise _RowError(f'quantity: "{amount.word}" in "{_shown(cell)}" is no word for boxes')
@@ -845,10 +846,12 @@ class _Reader:
         found = small_whole_numbers(headers, self.table.rows, self.table.columns.taken())
         if not found:
             return []
-        named = ", ".join(f'"{headers[at].text}"' for at in found)
+        named = ", ".join(f'"{headers[at].text}"' if headers[at].text else f"column {at + 1}" for at in found)
+        # A column without a header has a number.
+        first = headers[found[0]].text or str(found[0] + 1)
         return [
             f"no column is read as the quantity, so every row is one box; {named} holds small whole numbers:"
-            f' say --column quantity="{headers[found[0]].text}"'
+            f' say --column quantity="{first}"'
         ]
 
 

@@ -335,12 +335,26 @@ def why_no_table(sheet: Sheet) -> str:
     header = [text_of(cell) for cell in max(filled, key=lambda row: (len(find_columns(row, [], {}).at), words(row)))]
     found = find_columns(header, [], {})
     missing = [side for side in SIDES if side not in found.at]
+    if not missing:
+        # The words are there, so the cells are no numbers.
+        for name in SIDES:
+            wrong = _first_other_cell(filled, header, found.at[name])
+            if wrong:
+                return f'the {name} must be a number, and "{header[found.at[name]]}" has "{wrong}"'
     shown = ", ".join(f'"{cell}"' for cell in header[:40] if cell)
     side = missing[0] if missing else "length"
     return (
         f"no column for the {side} among {shown or 'no header'}; name it: --column {side}=HEADER, or by its number,"
         f" --column {side}=1"
     )
+
+
+def _first_other_cell(rows: Sequence[Cells], header: Sequence[str], at: int) -> str:
+    """Return the first cell below a header that is no number, "" for none."""
+    texts = [text_of(row[at]) if at < len(row) else "" for row in rows]
+    below = texts[texts.index(header[at]) + 1 :]
+    wrong = [text for text in below if text and amount_of(text, NumberStyle()) is None]
+    return wrong[0][:_MOST_LETTERS] if wrong else ""
 
 
 def unread_units(header: Sequence[str], columns: Mapping[str, int]) -> dict[str, str]:

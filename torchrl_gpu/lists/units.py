@@ -23,7 +23,7 @@ _WEIGHT_WORDS = {
     "kg": (
         "kg, kgs, kilo, kilos, kilogram, kilograms, kilogramme, kilogramm, kilogramos, кг, 公斤, 千克, キロ, キログラム"
     ),
-    "g": "g, gr, gms, gram, grams, gramme, grammes, gramm, gramos, grammi, г, гр, 克, グラム",
+    "g": "g, gr, gm, gms, gram, grams, gramme, grammes, gramm, gramos, grammi, г, гр, 克, グラム",
     "mg": "mg",
     "t": "t, tonne, tonnes, тонн",
     "lb": "lb, lbs, pound, pounds, libras, libbre, livres, 磅, ポンド",
