@@ -50,22 +50,25 @@ Task = tuple[Row, Callable[[], list[Row]]]
 
 
 def orders(args: argparse.Namespace) -> Iterator[Task]:
-    """Orders one box at a time, and what stands in simulation."""
+    """Orders one box at a time and as a whole, and what stands in simulation."""
     found = read_orders(args.sequences / "bed-bpp-5.json", None)
     for rule in ("load_bearing", "support"):
         for policy in ("orders", "dbl"):
-            options = {"policy": policy, "stability": rule}
+            options = {"policy": policy, "stability": rule, "visible": 1}
             yield {"policy": policy, "rule": rule}, partial(_packed, found, "eur", "fallen", **options)
+    for policy, turns in (("whole orders", "yaw"), ("whole orders, `axis`", "axis")):
+        options = {"visible": "all", "turns": turns}
+        yield {"policy": policy, "rule": "load_bearing"}, partial(_packed, found, "eur", "fallen", **options)
 
 
 def factory(args: argparse.Namespace) -> Iterator[Task]:
     """All orders of a list of 3,353 rows."""
     found = read_orders(data_folder() / "time_series" / "pg_test.xlsx", None)
     for policy in ("orders", "dbl"):
-        yield {"policy": policy}, partial(_packed, found, "repetitive", "at least", policy=policy)
+        yield {"policy": policy}, partial(_packed, found, "repetitive", "at least", policy=policy, visible=1)
 
 
-def _packed(found: BoxList, pallet: str, name: str, **options: str) -> list[Row]:
+def _packed(found: BoxList, pallet: str, name: str, **options: str | int) -> list[Row]:
     """Count boxes, pallets and a value of `PalletPlans.orders`.
 
     Seconds of the processor are added, without those of a simulation.
