@@ -442,7 +442,7 @@ def unequal_ends(runs: Mapping[str, Any]) -> Iterator[str]:
             yield from differences(states[0], states[1], f"{resumed} beside {straight}")
 
 
-def _without_curves(end: Mapping[str, Any]) -> dict[str, Any]:
+def _without_curves(end: Mapping[str, object]) -> dict[str, object]:
     return {key: value for key, value in end.items() if key != "curves"}
 
 
