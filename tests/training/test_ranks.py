@@ -85,7 +85,7 @@ def test_both_count_the_same_frames_and_stop_together(told: list[dict[str, Any]]
 
 
 def parts_by_rank(end: Path) -> dict[str, dict[str, object]]:
-    """Return the parts of a checkpoint by the ends of their names, which hold the rank."""
+    """Return the parts of a checkpoint by the ends of their names: the rank."""
     return {path.name[-8:]: torch.load(path, weights_only=True) for path in parts_of(end)}
 
 
