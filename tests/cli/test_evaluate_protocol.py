@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -60,9 +59,9 @@ def test_visible_boxes_are_searched_beside_the_policy(capsys: pytest.CaptureFixt
     assert shown.count("3 visible") == 3
 
 
-def utilizations_of(played: dict[str, Any]) -> dict[str, list[float]]:
+def utilizations_of(rows: list[dict[str, object]]) -> dict[object, object]:
     """Return the utilizations of each policy."""
-    return {row["policy"]: row["utilizations"] for row in played["policies"]}
+    return {row["policy"]: row["utilizations"] for row in rows}
 
 
 @pytest.mark.parametrize("protocol", ["cut2", "rs"])
@@ -76,8 +75,8 @@ def test_a_file_of_the_protocol_s_boxes_is_played_one_item_ahead_as_the_suite_is
         path = tmp_path / f"{number}.json"
         assert cli.main([*words, *which, f"--output={path}"], "torchrl-gpu") is None
         played.append(json.loads(path.read_text()))
-    by_suite = utilizations_of(played[0])
-    by_file = utilizations_of(played[1])
+    by_suite = utilizations_of(played[0]["policies"])
+    by_file = utilizations_of(played[1]["policies"])
     assert by_file == by_suite
     assert len(by_file) == 3
     assert played[0]["sequences"]["sha256"] == played[1]["sequences"]["sha256"]

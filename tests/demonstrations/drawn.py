@@ -62,7 +62,7 @@ def write_video(
 
 
 def write_plain(
-    folder: Path, name: str, episode: int, length: int, sidecar: Callable[[Path], Any] | None = None
+    folder: Path, name: str, episode: int, length: int, sidecar: Callable[[Path], object] | None = None
 ) -> Path:
     """Write a video of one episode.
 

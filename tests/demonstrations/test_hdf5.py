@@ -170,7 +170,7 @@ def test_where_no_episode_can_be_used_the_first_says_why(tmp_path: Path) -> None
     ],
 )
 @pytest.mark.parametrize("compression", [None, "gzip"])
-def test_masks_are_read_whatever_strings_they_hold(tmp_path: Path, names: Any, compression: str | None) -> None:
+def test_masks_are_read_whatever_strings_they_hold(tmp_path: Path, names: object, compression: str | None) -> None:
     path = row_files.write_robomimic(tmp_path / "a.hdf5")
     with h5py.File(path, "a") as file:
         file.create_dataset("mask/valid", data=names, compression=compression)

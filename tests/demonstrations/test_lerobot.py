@@ -215,7 +215,7 @@ def changed_data(name: str, values: Any, kind: Any = None) -> Callable[[Path], N
         ),
     ],
 )
-def test_the_table_of_episodes_is_checked(copy: Path, spoil: Any, says: Any) -> None:
+def test_the_table_of_episodes_is_checked(copy: Path, spoil: Callable[[Path], object], says: str) -> None:
     spoil(copy)
     with pytest.raises(ValueError, match=says):
         load(copy, on_bad="skip")
@@ -274,7 +274,9 @@ def test_the_table_of_episodes_is_checked(copy: Path, spoil: Any, says: Any) -> 
         ),
     ],
 )
-def test_rows_that_cannot_be_used_are_named_and_skipped_with_their_video(copy: Path, spoil: Any, says: Any) -> None:
+def test_rows_that_cannot_be_used_are_named_and_skipped_with_their_video(
+    copy: Path, spoil: Callable[[Path], object], says: str
+) -> None:
     spoil(copy)
     with pytest.raises(ValueError, match=says) as error:
         load(copy)
@@ -373,7 +375,9 @@ def test_frames_of_a_fragmented_video_are_counted(tmp_path: Path) -> None:
         pytest.param([1e5 + i / 10 for i in range(6)], id="of the day"),
     ],
 )
-def test_frames_go_by_frame_index_whatever_the_clock(copy: Path, times: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_frames_go_by_frame_index_whatever_the_clock(
+    copy: Path, times: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
     """One line says how far it is off, if that is more than half a frame."""
     changed_data("timestamp", times, pa.float64())(copy)
     store = load(copy, size=(8, 8))

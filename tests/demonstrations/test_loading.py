@@ -46,7 +46,7 @@ def test_progress_is_told(dataset: Path) -> None:
     assert told == [(12, 22), (18, 22), (22, 22)]
 
 
-SIDECARS: dict[str, Callable[[Path], Any]] = {
+SIDECARS: dict[str, Callable[[Path], object]] = {
     "npy": lambda stem: np.save(stem.with_suffix(".npy"), drawn.actions(2, 6)),
     "npz": lambda stem: np.savez(
         stem.with_suffix(".npz"), **{"action": drawn.actions(2, 6), "next.reward": np.arange(6.0)}
@@ -161,7 +161,7 @@ def test_frames_and_rows_agree_within_one(tmp_path: Path, rows: int, wants: int)
     ],
 )
 def test_bad_videos_are_named_and_skipped_on_request(
-    tmp_path: Path, spoil: Callable[[Path], Any], says: str, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, spoil: Callable[[Path], object], says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     paths = [drawn.write_plain(tmp_path, each, i, 6) for i, each in enumerate(("a", "b", "c"))]
     spoil(paths[1])
@@ -226,7 +226,7 @@ VIDEO = f"videos/{drawn.CAMERA}/chunk-000/file-001.mp4"
     ],
 )
 def test_bad_videos_of_a_dataset_are_named_and_skipped_on_request(
-    copy: Path, spoil: Callable[[Path], Any], says: str
+    copy: Path, spoil: Callable[[Path], object], says: str
 ) -> None:
     spoil(copy / VIDEO)
     with pytest.raises(ValueError, match=says) as error:

@@ -135,7 +135,7 @@ def test_a_store_that_breaks_off_has_no_name(store: ClipStore, tmp_path: Path, m
     assert len(open_store(save_store(store, tmp_path / "clips"))) == len(store), "what was left is written over"
 
 
-def changed(part: str, **changes: Any) -> Callable[[Path], Any]:
+def changed(part: str, **changes: Any) -> Callable[[Path], object]:
     """Other facts about the clips, or about the entry of frames."""
 
     def spoil(folder: Path) -> None:
@@ -177,7 +177,7 @@ def cut(folder: Path) -> None:
         ),
     ],
 )
-def test_a_strangers_store_is_checked(clips: Path, spoil: Callable[[Path], Any], says: str) -> None:
+def test_a_strangers_store_is_checked(clips: Path, spoil: Callable[[Path], object], says: str) -> None:
     spoil(clips)
     with pytest.raises(ValueError, match=says) as error:
         load_demonstrations(clips, device="cpu")

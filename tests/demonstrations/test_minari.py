@@ -83,7 +83,7 @@ def batch(**columns: Any) -> pa.RecordBatch:
         pytest.param(lambda path: path.unlink(), "one .arrow file, not 0", id="nothing"),
     ],
 )
-def test_strange_minari_files_are_refused(spoil: Callable[[Path], Any], said: str, tmp_path: Path) -> None:
+def test_strange_minari_files_are_refused(spoil: Callable[[Path], object], said: str, tmp_path: Path) -> None:
     folder = row_files.write_minari_arrow(tmp_path / "a")
     spoil(folder / "data" / "1" / "part-0.arrow")
     with pytest.raises(ValueError, match=rf"^demonstrations: .*{said}"):

@@ -164,7 +164,7 @@ def test_a_description_that_is_too_long_is_not_parsed(length: int, tmp_path: Pat
 
 
 @pytest.mark.parametrize("read", [read_parquet, lambda path: read_strings(path, ("task",), "task_index")])
-def test_mangled_pages_are_one_kind_of_error(read: Callable[[Path], Any], tmp_path: Path) -> None:
+def test_mangled_pages_are_one_kind_of_error(read: Callable[[Path], object], tmp_path: Path) -> None:
     path, rng = tmp_path / "a.parquet", np.random.default_rng(0)
     written(path, action=rng.normal(size=50), task_index=np.arange(50), task=["a", "b"] * 25)
     whole = path.read_bytes()

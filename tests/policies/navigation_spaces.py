@@ -39,7 +39,7 @@ class NavigationSpec:
     ) -> None:
         size, objects = SIZES[version]
         batch = (num_envs,) if flat else (num_envs, num_robots)
-        seen: dict[str, Any] = {}
+        seen: dict[str, object] = {}
         seen["observation"] = Unbounded((*batch, size))
         seen["object_mask"] = Binary(objects, (*batch, objects), dtype=torch.bool)
         seen["active"] = Binary(1, (*batch, 1), dtype=torch.bool)

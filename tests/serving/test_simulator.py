@@ -28,7 +28,7 @@ class Point:
 
     def __init__(self) -> None:
         self.place = torch.tensor([1.0, -2.0])
-        self.told: list[Any] = []
+        self.told: list[object] = []
         self.drawn = 0
 
     def observe(self) -> Tensor:
@@ -50,7 +50,7 @@ class Server:
     def __init__(self, steps: set[int]) -> None:
         self.steps = steps
         self.asked = -1
-        self.published: list[Any] = []
+        self.published: list[object] = []
 
     def declare(self, name: str) -> None:
         assert name == "camera"

@@ -84,8 +84,8 @@ def test_both_count_the_same_frames_and_stop_together(told: list[dict[str, Any]]
         assert first["steps"] == second["steps"] == cases.STEPS
 
 
-def parts_by_rank(end: Path) -> dict[str, Any]:
-    """Return the parts of a checkpoint by the ends of their names, which hold the rank."""
+def parts_by_rank(end: Path) -> dict[str, dict[str, object]]:
+    """Return the parts of a checkpoint by the ends of their names: the rank."""
     return {path.name[-8:]: torch.load(path, weights_only=True) for path in parts_of(end)}
 
 

@@ -19,7 +19,7 @@ from torchrl_gpu.palletizing.prepared_boxes import PreparedBoxes
 from torchrl_gpu.palletizing.search import ROUNDS, TRIES, search
 
 # Boxes of an order up to which all tries are made.
-_BOXES_OF_ALL_TRIES = 100
+_BOXES_OF_ALL_TRIES = 25
 _ROUNDING = 1e-6
 Report = Callable[[str], None]
 
@@ -86,7 +86,7 @@ def _search(
 def _tries_for(boxes: int) -> int:
     """Candidates of an order.
 
-    They are half as many for each doubling of its boxes beyond a hundred.
+    They are half as many for each doubling of its boxes beyond 25: a search takes seconds, not minutes.
     """
     doublings = math.ceil(math.log2(max(1.0, boxes / _BOXES_OF_ALL_TRIES)))
     return max(ROUNDS, TRIES >> doublings)

@@ -81,7 +81,7 @@ def pack(
             does not count, full layers of an article go first, and `tries` sequences of the rest are tried, see
             `pack_known_orders`. None is "all", and 1 where `policy` or `open_pallets` is given, which choose among
             boxes as they come.
-        tries: Of every order, where all boxes are visible. None is 64, and fewer for orders of over 100 boxes.
+        tries: Of every order, where all boxes are visible. None is 64, and fewer for orders of over 25 boxes.
         turns: "fixed", "yaw" (turned about the vertical) or "axis" (any side up that the list permits).
         stability: One of `STABILITY_RULES`.
         policy: As in `Packer`.

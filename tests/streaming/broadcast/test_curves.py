@@ -105,7 +105,7 @@ def test_much_is_sent_in_portions() -> None:
     for step in range(MAX_POINTS):
         curves.log(step, {f"curve {i}": 1.0 for i in range(12)})
 
-    def size(portion: list[dict[str, Any]]) -> int:
+    def size(portion: list[dict[str, list[int]]]) -> int:
         return sum(len(curve["steps"]) for curve in portion)
 
     assert [size(portion) for portion in curves.since(0)] == [5000, 5000, 2000]

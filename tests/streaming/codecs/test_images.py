@@ -126,7 +126,7 @@ class Pretender:
         pytest.param(None, id="nothing"),
     ],
 )
-def test_frame_without_a_format_is_refused_in_one_line(frame: Any) -> None:
+def test_frame_without_a_format_is_refused_in_one_line(frame: object) -> None:
     with pytest.raises(ValueError, match=r"^camera: .*, not .+$"):
         format_of(plain_frame(frame, "camera"), "camera")
 

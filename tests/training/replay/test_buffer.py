@@ -430,7 +430,7 @@ OBS = Entry(torch.float32, (1,), Bounds(0, 100))
         pytest.param({"priority": float("nan")}, "priority must be from 0 to 1e.100; got nan at", id="no number"),
     ],
 )
-def test_a_replay_that_no_run_could_have_written(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_a_replay_that_no_run_could_have_written(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     replay = replay_buffer(10, 4, CPU, prioritized=True)
     replay.extend(transitions(0, 5))
     save_replay(replay, tmp_path / "x.pt")

@@ -179,7 +179,7 @@ class Pair:
         assert differences(*ends) == []
 
 
-def settings_of(group: dict[str, Any]) -> dict[str, Any]:
+def settings_of(group: dict[str, object]) -> dict[str, object]:
     """Return the settings of a group of an optimizer, without its weights."""
     return {key: group[key] for key in group if key != "params"}
 

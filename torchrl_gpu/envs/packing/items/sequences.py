@@ -59,8 +59,8 @@ class BoxSequences(ItemSource):
             3), short episodes padded with zeros; `.json` or `.pt`: nested lists (or tuples) of that shape, in which
             episodes may differ in length; or `.json` of orders, {order: {"item_sequence": {place: {"length/mm",
             "width/mm", "height/mm"}}}}, always in millimetres. A `.pt` file is read with `weights_only`. Or a list of
-            boxes, one article a row, of one or many orders: `.csv`, `.tsv`, `.txt`, `.xlsx`, `.xls`, `.ods`,
-            `.jsonl` or `.parquet`, see `lists.reading.read_list`; what is doubtful in it is logged.
+            boxes, one article a row, of one or many orders: `.csv`, `.tsv`, `.txt`, `.xlsx`, `.xlsm`, `.xls`, `.ods`,
+            `.jsonl`, `.ndjson` or `.parquet`, see `lists.reading.read_list`; what is doubtful in it is logged.
         unit: "cells", "m", "cm" or "mm", where a list does not say it itself. Sides are rounded up to whole cells;
             volumes stay those of the true sizes.
         in_order: Environment i plays episode i, then i + num_envs, …; else each episode draws one.
