@@ -425,20 +425,7 @@ def additions(recorded: object, found: object, where: str = "") -> Iterator[str]
             yield from additions(a, b, f"{where}[{i}]")
 
 
-<<<<<<< HEAD
 def _state(end: Result) -> Result:
-=======
-def unequal_ends(runs: Mapping[str, Any]) -> Iterator[str]:
-    """Return how a resumed run's end differs from that of a run in one go."""
-    for resumed, straight in SAME_END.items():
-        if {resumed, straight} <= set(runs):
-            ends = [runs[name][f"fit-{RUNS[name].updates}"] for name in (straight, resumed)]
-            states = [_without_curves(end) for end in ends]
-            yield from differences(states[0], states[1], f"{resumed} beside {straight}")
-
-
-def _without_curves(end: Mapping[str, object]) -> dict[str, object]:
->>>>>>> w-any
     return {key: value for key, value in end.items() if key != "curves"}
 
 
