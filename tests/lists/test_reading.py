@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,10 +29,18 @@ B,2,P_1,1,35,20.3,20.8,29.6,6.3
 """
 
 
-def read(tmp_path: Path, text: str, name: str = "a.csv", **options: Any) -> BoxList:
+def read(
+    tmp_path: Path,
+    text: str,
+    name: str = "a.csv",
+    *,
+    encoding: str = "utf-8",
+    unit: str = "cells",
+    columns: dict[str, str] | None = None,
+) -> BoxList:
     path = tmp_path / name
-    path.write_text(text, encoding=options.pop("encoding", "utf-8"))
-    return read_list(path, "here", **options)
+    path.write_text(text, encoding=encoding)
+    return read_list(path, "here", unit=unit, columns=columns)
 
 
 def test_a_picking_list_is_read_by_order_with_its_articles(tmp_path: Path) -> None:
@@ -159,7 +167,7 @@ def test_facts_about_an_order_are_not_its_name(header: str, order: str | None, t
 
 
 def test_orders_in_json_are_rows_too(tmp_path: Path) -> None:
-    def box(height: Any, **more: Any) -> dict[str, Any]:
+    def box(height: float, **more: bool) -> dict[str, object]:
         return {"article": "jam", "length/mm": 600, "width/mm": 400, "height/mm": height, "weight/kg": 6.3, **more}
 
     orders = {"7": {"item_sequence": {"1": box(220), "2": box(0)}}, "8": {"item_sequence": [box(50, fragile=True)]}}
@@ -289,7 +297,7 @@ def test_texts_that_repeat_are_not_all_read_at_once(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(files, "_MOST_BATCH_BYTES", 1 << 20)
     sizes, iterate = [], parquet.ParquetFile.iter_batches
 
-    def counted(file: Any, batch_size: int) -> Any:
+    def counted(file: object, batch_size: int) -> Iterator[object]:
         sizes.append(batch_size)
         return iterate(file, batch_size)
 
