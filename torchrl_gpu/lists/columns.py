@@ -410,7 +410,8 @@ _UNIT = Column(
     },
     never="price, cost, weight kg, preis, prix, precio, per",
 )
-# A program may append columns of its own.
+# A header goes to the first column that takes it: "product temperature" to a column of temperatures before `_ARTICLE`,
+# which has the word "product". A program may append columns of its own.
 COLUMNS = [
     *(_LENGTH, _WIDTH, _HEIGHT, _DEPTH, _DIMENSIONS),
     *(_MAX_LOAD, _FRAGILE, _STACKABLE, _UPRIGHT, _UNIT, _PER_BOX, _QUANTITY, _WEIGHT, _ORDER, _ARTICLE),

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from torchrl_gpu.lists.candidates import Cells, has_any, parse_header
 from torchrl_gpu.lists.columns import (
     BOX_WORDS,
     ONE_WORDS,
@@ -24,8 +25,8 @@ from torchrl_gpu.lists.columns import (
     VOLUME_UNITS,
     VOLUME_WORDS,
 )
-from torchrl_gpu.lists.headers import Cells, has_any, number_range, parse_header
 from torchrl_gpu.lists.numbers import NumberStyle, amount_of, text_of
+from torchrl_gpu.lists.quantities import number_range
 from torchrl_gpu.lists.sheets import Table
 from torchrl_gpu.lists.words import contains, fold, split_phrases, tokens
 

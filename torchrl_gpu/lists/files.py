@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from torchrl_gpu.lists.headers import Cells
+from torchrl_gpu.lists.candidates import Cells
 from torchrl_gpu.lists.json_records import json_sheet
 from torchrl_gpu.lists.or_library import thpack_sheet
 from torchrl_gpu.lists.sheets import Sheet, find_table

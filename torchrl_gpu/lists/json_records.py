@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeGuard
 
-from torchrl_gpu.lists.headers import has_any
+from torchrl_gpu.lists.candidates import has_any
 from torchrl_gpu.lists.sheets import Sheet
 from torchrl_gpu.lists.spreadsheets import MOST_COLUMNS
 from torchrl_gpu.lists.words import tokens

@@ -19,10 +19,10 @@ import numpy as np
 
 from torchrl_gpu.lists import cross_checks, doubts
 from torchrl_gpu.lists.box_list import BoxList, ColumnReading, Fault, Label, Source
+from torchrl_gpu.lists.candidates import Cells, has_any, parse_header
 from torchrl_gpu.lists.columns import AMOUNT_WORDS, BOX_WORDS, COLUMNS, PIECE_WORDS, SIDES, Column
 from torchrl_gpu.lists.cross_checks import ReadRow
 from torchrl_gpu.lists.files import read_sheets
-from torchrl_gpu.lists.headers import Cells, has_any, number_range, parse_header, small_whole_numbers, split_sides
 from torchrl_gpu.lists.numbers import (
     COMMA,
     POINT,
@@ -37,7 +37,9 @@ from torchrl_gpu.lists.numbers import (
     number_text,
     text_of,
 )
+from torchrl_gpu.lists.quantities import number_range, small_whole_numbers
 from torchrl_gpu.lists.sheets import Sheet, Table, find_table, header_of_quantity, unread_units, why_no_table
+from torchrl_gpu.lists.side_texts import split_sides
 from torchrl_gpu.lists.spreadsheets import is_inexact
 from torchrl_gpu.lists.units import LENGTH_BY_WORD, LENGTHS, WEIGHT_BY_WORD, WEIGHTS, unit_in, unit_of_word
 from torchrl_gpu.lists.words import contains, fold, split_phrases, tokens
@@ -237,6 +239,8 @@ class _Reader:
         self.doubts = [*sheet.doubts, *table.columns.doubts]
         self.notes = list(sheet.notes)
         self.notes_of: dict[str, str] = {}
+        # Kinds of doubts that are said already.
+        self._doubted: set[str] = set()
         self.style = NumberStyle()
         self.units_of_columns = self._units_of_columns()
         self.style = self._decide_style()
@@ -590,8 +594,8 @@ class _Reader:
         return text_of(cell)
 
     def _doubt_once(self, kind: str, sentence: str) -> None:
-        if kind not in self.notes_of:
-            self.notes_of[kind] = sentence
+        if kind not in self._doubted:
+            self._doubted.add(kind)
             self.doubts.append(sentence)
 
     # -- sides -------------------------------------------------------------------------------------------------------
@@ -805,12 +809,12 @@ class _Reader:
         own = next(iter(named)) if len(named) == 1 else "mm"
         return own if own in ("m", "cm", "mm") else "mm", own, True
 
-    def _sizes(self, rows: Sequence[_Row], known: str, own: str) -> np.ndarray:
+    def _sizes(self, rows: Sequence[_Row], target: str, own: str) -> np.ndarray:
         sizes = []
         for row in rows:
             unit = row.unit or own
-            same = unit == known or known == "cells"
-            factor = 1.0 if same else LENGTHS[unit] / LENGTHS[known]
+            needs_no_factor = unit == target or target == "cells"
+            factor = 1.0 if needs_no_factor else LENGTHS[unit] / LENGTHS[target]
             sizes.append([side * factor for side in row.sizes])
         return _repeat(sizes, rows).reshape(-1, 3)
 

@@ -9,9 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from torchrl_gpu.lists.candidates import Cells, FoundColumns, parse_header
 from torchrl_gpu.lists.columns import SIDES
-from torchrl_gpu.lists.headers import Cells, FoundColumns, find_columns, parse_header, split_sides
+from torchrl_gpu.lists.headers import find_columns
 from torchrl_gpu.lists.numbers import NumberStyle, amount_of, number_of, text_of
+from torchrl_gpu.lists.side_texts import split_sides
 from torchrl_gpu.lists.units import LENGTH_BY_WORD, WEIGHT_BY_WORD, unit_of_word
 from torchrl_gpu.lists.words import split_phrases, tokens
 

@@ -10,7 +10,7 @@ from io import BytesIO
 from types import ModuleType
 from typing import Protocol
 
-from torchrl_gpu.lists.headers import Cells
+from torchrl_gpu.lists.candidates import Cells
 from torchrl_gpu.lists.sheets import Sheet
 from torchrl_gpu.system.extras import how_to_install
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import cache
 
 # "½" would be joined to the digits before it when it is decomposed.
 _VULGAR = {"½": "1/2", "¼": "1/4", "¾": "3/4", "⅛": "1/8", "⅜": "3/8", "⅝": "5/8", "⅞": "7/8", "⅓": "1/3", "⅔": "2/3"}
@@ -94,3 +95,12 @@ def contains(header: list[str], phrase: list[str]) -> bool:
 def split_phrases(text: str) -> list[str]:
     """Split words and phrases that stand between commas."""
     return [phrase.strip() for phrase in text.split(",") if phrase.strip()]
+
+
+@cache
+def phrase_words(phrase: str) -> list[str]:
+    """Split a phrase of a table into folded words.
+
+    They are kept, so that whoever gets them must not change them.
+    """
+    return tokens(phrase)

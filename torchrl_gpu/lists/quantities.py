@@ -1,0 +1,174 @@
+"""Which header counts boxes.
+
+"Cartons" does, "Carton no." does not, "1-12" under it does again, and pieces are none where a box holds several.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from functools import cache
+
+from torchrl_gpu.lists import columns as known
+from torchrl_gpu.lists.candidates import (
+    FILLERS,
+    NUMBER_WORDS,
+    PLAIN_UNITS,
+    SAMPLE_ROWS,
+    Candidate,
+    Cells,
+    FoundColumns,
+    Header,
+    Sample,
+    column_numbers,
+    has_any,
+    is_amount,
+    is_row_numbering,
+)
+from torchrl_gpu.lists.columns import COLUMNS
+from torchrl_gpu.lists.numbers import NumberStyle, amount_of, text_of
+from torchrl_gpu.lists.words import fold, plain_text, split_phrases
+
+# PackingSolver's columns of rotations, 1 for those that are permitted: the listed sides along x, y and z.
+# Ranks of quantities that count boxes, or number them, before those of any word.
+COUNTS_BOXES = -1
+NUMBERS_BOXES = -2
+_RANGE = re.compile(r"(?P<first>\d{1,6})(?:\s*(?:-|–|—|~|to|bis)\s*(?P<last>\d{1,6}))?")
+_COUNTING = (
+    *("number", "no", "nr", "#", "qty", "quantity", "anzahl", "count", "total", "nombre", "numero", "n", "nbre", "nb"),
+    *("qte", "quantite", "cantidad", "cant", "quantita", "qta", "quantidade", "qtd", "qtde", "aantal", "ilosc"),
+    *("order", "liczba", "pocet", "mnozstvi", "количество", "кол", "во", "ordered", "shipped", "picked"),
+)
+_NUMBERED_WORDS = ("no", "nr", "number", "#", "id", "numero")
+
+
+def box_range_candidates(headers: Sequence[Header], sample: Sample, found: FoundColumns) -> list[Candidate]:
+    """Numbers of boxes that say how many there are: "C/NO." with cells such as 3-5."""
+    candidates = []
+    for at, header in enumerate(headers):
+        if at in found.taken() or not _is_box_range_header(header):
+            continue
+        ranges = [number_range(cell) for cell in sample.column(at)]
+        if ranges and None not in ranges and any(first != last for first, last in filter(None, ranges)):
+            candidates.append(Candidate(at, True, NUMBERS_BOXES, ()))
+    return candidates
+
+
+def _is_box_range_header(header: Header) -> bool:
+    """Whether a header is the number of a box, and nothing else.
+
+    "Carton" and "C/NO." are, but not "Carton type".
+    """
+    words = ["carton" if word == "c" else word for word in header.words]
+    boxes = [word for word in words if has_any([word], known.BOX_WORDS) or has_any([word], known.OUTER_WORDS)]
+    others = [word for word in words if word not in boxes and word not in _NUMBERED_WORDS]
+    return bool(boxes) and not others
+
+
+def number_range(cell: object) -> tuple[int, int] | None:
+    """Read the first and the last number of 3-5, which are the same for 3.
+
+    None for anything else.
+    """
+    match = _RANGE.fullmatch(plain_text(text_of(cell)))
+    if match is None:
+        return None
+    first = int(match["first"])
+    last = int(match["last"] or first)
+    return (first, last) if last >= first else None
+
+
+def box_count_candidates(headers: Sequence[Header], sample: Sample, taken: set[int]) -> list[Candidate]:
+    """Quantities that count boxes: "Cartons", "No. of CTNS", "Qty (cases)"."""
+    found = []
+    never = next(column.never for column in COLUMNS if column.name == "quantity")
+    for at, header in enumerate(headers):
+        words = header.words
+        if at in taken or not has_any(words, known.BOX_WORDS) or has_any(words, never):
+            continue
+        is_numbered = not NUMBER_WORDS.isdisjoint(words) and len(sample.column(at)) > 1 and is_row_numbering(sample, at)
+        if not is_numbered and _is_box_count_header(words) and sample.share(at, is_amount) >= 0.5:
+            found.append(Candidate(at, True, COUNTS_BOXES, ()))
+    return found
+
+
+def _is_box_count_header(words: list[str]) -> bool:
+    """Whether a header counts boxes.
+
+    "Cartons" and "No. of cartons" do, but neither "Carton" nor "Carton no.".
+    """
+    boxes = [i for i, word in enumerate(words) if has_any([word], known.BOX_WORDS)]
+    if not boxes:
+        # A phrase of several words, such as "Karton-Anzahl".
+        return True
+    first_box = boxes[0]
+    before = words[:first_box]
+    behind = [word for word in words[first_box:] if not has_any([word], known.BOX_WORDS)]
+    others = [word for word in [*before, *behind] if word not in _COUNTING and word not in FILLERS]
+    others = [word for word in others if not has_any([word], known.OUTER_WORDS)]
+    is_plural = not _plural_boxes().isdisjoint(words)
+    is_counted = any(word in _COUNTING for word in before)
+    is_numbered = any(word in _NUMBERED_WORDS for word in behind)
+    return (is_plural or is_counted) and not others and not is_numbered
+
+
+@cache
+def _plural_boxes() -> set[str]:
+    singular = {"carton", "ctn", "collo", "kollo"}
+    return {fold(word) for word in split_phrases(known.BOX_WORDS)} - singular
+
+
+def names_boxes(header: Header) -> bool:
+    return has_any(header.words, known.BOX_WORDS) or has_any(header.words, known.OUTER_WORDS)
+
+
+def find_full_boxes(
+    candidates: Sequence[Candidate], others: Sequence[int], sample: Sample, found: FoundColumns
+) -> Candidate | None:
+    """Return the quantity that, times what a box holds, is another quantity.
+
+    It counts boxes, whatever its words are. None where the numbers do not show it.
+    """
+    if "per_box" not in found.at:
+        return None
+    holds = column_numbers(sample, found.at["per_box"])
+    if not holds or set(holds) <= {1.0}:
+        return None
+    known_at = {each.at for each in candidates}
+    named = [Candidate(at, True, COUNTS_BOXES, ()) for at in others if at not in known_at]
+    for boxes in [*candidates, *named]:
+        counts = column_numbers(sample, boxes.at)
+        pieces = [count * each for count, each in zip(counts, holds, strict=False)]
+        for other in candidates:
+            if other is not boxes and len(counts) == len(holds) and column_numbers(sample, other.at) == pieces:
+                return boxes
+    return None
+
+
+def _increases(values: Sequence[float]) -> bool:
+    return all(a < b for a, b in itertools.pairwise(values))
+
+
+def small_whole_numbers(headers: Sequence[Header], sample_rows: Sequence[Cells], taken: set[int]) -> list[int]:
+    """Columns that are not read and may be a quantity.
+
+    Small whole numbers that do not count the rows.
+    """
+    sample = Sample(sample_rows[:SAMPLE_ROWS])
+    found = []
+    for at, header in enumerate(headers):
+        if at in taken or header.length_unit in PLAIN_UNITS or header.weight_unit in PLAIN_UNITS:
+            continue
+        if has_any(header.words, known.CLASS_WORDS):
+            continue
+        cells = sample.column(at)
+        amounts = [amount_of(cell, NumberStyle()) for cell in cells]
+        # 10-12 is no amount with a word behind it.
+        values = [each.value for each in amounts if each is not None and (not each.word or each.word[0].isalpha())]
+        if len(values) < max(1, len(cells)) or not all(1 <= value <= 1000 and value % 1 == 0 for value in values):
+            continue
+        is_numbering = has_any(header.words, known.ROW_NUMBER_WORDS) and _increases(values)
+        if not is_numbering and not is_row_numbering(sample, at) and any(value > 1 for value in values):
+            found.append(at)
+    return found
