@@ -38,7 +38,7 @@ def test_sections_are_measured_and_kept(sequences: Path, monkeypatch: pytest.Mon
     pallets.main([*run, "--sections", "orders", "containers"])
     sections = {each["title"]: each for each in json.loads(output.read_text())["sections"]}
     assert list(sections) == ["orders", "containers", "sessions"]
-    assert [(row["boxes"], row["pallets"], row["fallen"]) for row in sections["orders"]["rows"]] == [(3, 1, 0)] * 4
+    assert [(row["boxes"], row["pallets"], row["fallen"]) for row in sections["orders"]["rows"]] == [(3, 1, 0)] * 6
     # Four of the five boxes fit: 2 × 1 a layer, two layers.
     whole = 100 * 4 * 2 * 2.3 * 1 / (5.87 * 2.33 * 2.2)
     assert [row["filled"] for row in sections["containers"]["rows"]] == [pytest.approx(whole, rel=1e-4)] * 10

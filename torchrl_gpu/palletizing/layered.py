@@ -407,11 +407,13 @@ def _start(stacks: Sequence[_Stack], packer: Packer, prepared: PreparedBoxes) ->
         return None
     lowest = min(open_, key=lambda i: stacks[i].height)
     stack = stacks[lowest]
-    heightmap = packer.floor.clone()
+    # On the host: a box is drawn by a few numbers.
+    heightmap = packer.floor.cpu().clone()
     bears = torch.zeros_like(heightmap, dtype=torch.bool)
     origin_x, origin_y = packer.pallet.origin
     for laid in stack.layers:
-        top = laid.base + laid.article.height + packer.pallet.deck
+        # As heightmaps hold it.
+        top = float(np.float32(laid.base + laid.article.height + packer.pallet.deck))
         for x0, y0, x1, y1 in _rectangles(laid).tolist():
             _draw(heightmap, bears, (x0 - origin_x, y0 - origin_y, x1 - origin_x, y1 - origin_y), top, packer.pallet)
     volume = sum(float(prepared.boxes.sizes[laid.boxes].prod(1).sum()) for laid in stack.layers)
@@ -435,10 +437,10 @@ def _draw(
     inside_y = _cells(math.ceil((y0 - _EDGE) / cell), math.floor((y1 + _EDGE) / cell))
     region = heightmap[reached_x, reached_y]
     region.copy_(region.clamp_min(top))
-    # Cells that this box now tops lose their old mark, and its own inner cells get one. Their heights were written from
-    # the same float32, so that they are equal to it.
+    # Cells that this box now tops lose their old mark, and its own inner cells get one. `top` is a float32 as the
+    # heights are, so that theirs are equal to it.
     bears[reached_x, reached_y] = bears[reached_x, reached_y] & (heightmap[reached_x, reached_y] > top)
-    bears[inside_x, inside_y] |= heightmap[inside_x, inside_y] == torch.tensor(top, dtype=torch.float32)
+    bears[inside_x, inside_y] |= heightmap[inside_x, inside_y] == top
 
 
 def _cells(first: int, end: int) -> slice:
