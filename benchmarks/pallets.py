@@ -34,8 +34,12 @@ from torchrl_gpu.envs.packing.protocols import make_protocol
 from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
 from torchrl_gpu.evaluation.reports import without_noise, write_json
 from torchrl_gpu.lists.box_list import BoxList
-from torchrl_gpu.palletizing.packing import pack, read_orders
+from torchrl_gpu.palletizing.lengths import sides_of
+from torchrl_gpu.palletizing.packer import Packer
+from torchrl_gpu.palletizing.packing import boxes_of, pack, read_orders
+from torchrl_gpu.palletizing.pallet import Pallet
 from torchrl_gpu.palletizing.plan import simulate
+from torchrl_gpu.palletizing.search import search
 from torchrl_gpu.palletizing.sessions import PackingSessions
 from torchrl_gpu.policies.packing import baselines
 from torchrl_gpu.system import machine
@@ -66,6 +70,7 @@ def factory(args: argparse.Namespace) -> Iterator[Task]:
     found = read_orders(data_folder() / "time_series" / "pg_test.xlsx", None)
     for policy in ("orders", "dbl"):
         yield {"policy": policy}, partial(_packed, found, "repetitive", "at least", policy=policy, visible=1)
+    yield {"policy": "whole orders"}, partial(_packed, found, "repetitive", "at least", visible="all")
 
 
 def _packed(found: BoxList, pallet: str, name: str, **options: str | int) -> list[Row]:
@@ -98,9 +103,12 @@ def containers(args: argparse.Namespace) -> Iterator[Task]:
 
 def _container(path: Path, rule: str, tries: int) -> list[Row]:
     found, began = read_orders(path, "cm"), time.process_time()
-    options: Row = {"visible": "all", "tries": tries, "turns": "axis", "cell": "1cm", "stability": rule}
-    plans = pack(found, CONTAINER, device="cpu", **options)
-    filled = float(plans.pallets()[0].placed.sides.prod(1).sum()) / plans.pallet.volume
+    container = Pallet(*sides_of(CONTAINER), cell=0.01)
+    packer = Packer(container, turns="axis", stability=rule, device="cpu")
+    prepared = packer.prepare(boxes_of(found))
+    # The search alone: layers of one box leave the first container less full.
+    placed = search(packer, prepared, [np.arange(len(prepared.row))], tries)
+    filled = float(placed.sides[placed.pallet == 0].prod(1).sum()) / container.volume
     return [{"filled": 100 * filled, "s": time.process_time() - began}]
 
 

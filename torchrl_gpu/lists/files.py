@@ -66,7 +66,9 @@ def check_size(path: Path) -> None:
         raise ValueError(f"{size:,} bytes, more than {MOST_BYTES:,}")
 
 
-def read_sheets(path: Path, where: str, *, encoding: str | None = None, hidden: bool = False) -> list[Sheet]:
+def read_sheets(
+    path: Path, where: str, *, encoding: str | None = None, hidden: bool = False, as_shown: bool = True
+) -> list[Sheet]:
     """Read the sheets of a file, the likeliest one first.
 
     Args:
@@ -74,6 +76,7 @@ def read_sheets(path: Path, where: str, *, encoding: str | None = None, hidden: 
         where: Begins the messages of errors.
         encoding: Encoding of a text file; None finds it.
         hidden: Whether hidden rows of a workbook are read.
+        as_shown: Whether cells of a workbook are as a person sees them, see `excel_sheets`.
 
     Raises:
         FileNotFoundError: There is no such file.
@@ -90,7 +93,7 @@ def read_sheets(path: Path, where: str, *, encoding: str | None = None, hidden: 
         else:
             check_size(path)
             raw = path.read_bytes()
-        sheets = _sheets(raw, encoding, hidden)
+        sheets = _sheets(raw, encoding, hidden, as_shown)
         for sheet in sheets:
             if len(sheet.rows) > MOST_ROWS or max(map(len, sheet.rows), default=0) > MOST_COLUMNS:
                 raise ValueError(f"more than {MOST_ROWS:,} rows or {MOST_COLUMNS:,} columns")
@@ -103,30 +106,32 @@ def read_sheets(path: Path, where: str, *, encoding: str | None = None, hidden: 
         raise ValueError(f"{where}: not a table of boxes; reading the file fails with: {reason}") from error
 
 
-def _sheets(raw: bytes, encoding: str | None, hidden: bool) -> list[Sheet]:
+def _sheets(raw: bytes, encoding: str | None, hidden: bool, as_shown: bool) -> list[Sheet]:
     if raw[:4] == b"PAR1":
         return [_parquet_sheet(raw)]
     if raw[:8] == _OLE:
         return calamine_sheets(raw)
     if raw[:4] == b"PK\x03\x04":
-        return _zipped_sheets(raw, hidden)
+        return _zipped_sheets(raw, hidden, as_shown)
     return [_text_sheet(raw, encoding)]
 
 
-def _zipped_sheets(raw: bytes, hidden: bool) -> list[Sheet]:
+def _zipped_sheets(raw: bytes, hidden: bool, as_shown: bool) -> list[Sheet]:
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         names = archive.namelist()
     if "xl/workbook.xml" in names:
-        return excel_sheets(raw, hidden)
+        return excel_sheets(raw, hidden, as_shown)
     return calamine_sheets(raw)
 
 
 def table_rows(path: Path, where: str) -> Iterator[Cells]:
-    """Yield the rows of the first sheet of a file, cells as it holds them.
+    """Yield all rows of the first sheet of a file, cells as it holds them.
 
     Errors as `read_sheets`.
     """
-    yield from read_sheets(path, where)[0].rows
+    sheets = read_sheets(path, where, hidden=True, as_shown=False)
+    first = min(sheets, key=lambda sheet: sheet.place)
+    yield from first.rows
 
 
 # -- text ------------------------------------------------------------------------------------------------------------

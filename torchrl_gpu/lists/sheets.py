@@ -45,6 +45,7 @@ class Sheet:
         delimiter: Sign between the cells of a text file, "" for other files.
         encoding: Encoding of a text file, "" for other files.
         is_visible: Whether a workbook shows the sheet.
+        place: Of the sheet in its workbook, from 0.
     """
 
     lines: list[int]
@@ -56,6 +57,7 @@ class Sheet:
     delimiter: str = ""
     encoding: str = ""
     is_visible: bool = True
+    place: int = 0
 
 
 @dataclass

@@ -109,30 +109,31 @@ def _column_number(letters: bytes) -> int:
     return number
 
 
-def excel_sheets(raw: bytes, hidden: bool) -> list[Sheet]:
+def excel_sheets(raw: bytes, hidden: bool, as_shown: bool = True) -> list[Sheet]:
     """Read the sheets of an .xlsx file, the active visible one first.
 
     Args:
         raw: The file.
         hidden: Whether hidden and filtered rows are read.
+        as_shown: Whether cells are as a person sees them, with their formats, and merged cells go down.
     """
     check_unpacked(raw, MOST_BYTES)
     check_merged(raw, MOST_MERGED)
     book = library("openpyxl").load_workbook(BytesIO(raw), data_only=True)
-    visible = [sheet for sheet in book.worksheets if sheet.sheet_state == "visible"]
-    active = book.active
-    visible.sort(key=lambda sheet: sheet is not active)
-    others = [sheet for sheet in book.worksheets if sheet.sheet_state != "visible"]
-    found = [_excel_sheet(sheet, hidden) for sheet in visible]
-    for sheet in others:
-        made = _excel_sheet(sheet, hidden)
-        made.is_visible = False
-        made.doubts.append(f'the sheet "{sheet.title}" is hidden')
+    found = []
+    for place, sheet in enumerate(book.worksheets):
+        made = _excel_sheet(sheet, hidden, as_shown)
+        made.place = place
+        if sheet.sheet_state != "visible":
+            made.is_visible = False
+            made.doubts.append(f'the sheet "{sheet.title}" is hidden')
         found.append(made)
+    active = book.worksheets.index(book.active) if book.active in book.worksheets else 0
+    found.sort(key=lambda made: (not made.is_visible, made.place != active))
     return found
 
 
-def _excel_sheet(sheet: _Worksheet, hidden: bool) -> Sheet:
+def _excel_sheet(sheet: _Worksheet, hidden: bool, as_shown: bool) -> Sheet:
     if sheet.max_row > MOST_ROWS or sheet.max_column > MOST_COLUMNS:
         raise ValueError(f"{sheet.max_row:,} rows of {sheet.max_column:,} columns")
     made = Sheet([], [], sheet.title)
@@ -143,13 +144,14 @@ def _excel_sheet(sheet: _Worksheet, hidden: bool) -> Sheet:
                 left_out.append(line)
             continue
         made.lines.append(line)
-        made.rows.append([None if cell is None else _value(cell.value, cell.number_format) for cell in cells])
+        made.rows.append([_cell_value(cell, as_shown) for cell in cells])
     if left_out:
         made.doubts.append(
             f"{len(left_out):,} hidden or filtered rows are not read, the first is line {left_out[0]:,}:"
             " --hidden reads them"
         )
-    _fill_merged(made, [(r.min_row, r.min_col, r.max_row, r.max_col) for r in sheet.merged_cells.ranges])
+    if as_shown:
+        _fill_merged(made, [(r.min_row, r.min_col, r.max_row, r.max_col) for r in sheet.merged_cells.ranges])
     return made
 
 
@@ -170,6 +172,12 @@ def _rows_of(sheet: _Worksheet) -> Iterator[tuple[int, Sequence[_ExcelCell | Non
             yield line - 1, []
         yield line, cells
         last = line
+
+
+def _cell_value(cell: _ExcelCell | None, as_shown: bool) -> object:
+    if cell is None:
+        return None
+    return _value(cell.value, cell.number_format) if as_shown else cell.value
 
 
 def _value(value: object, number_format: str) -> object:
@@ -219,13 +227,13 @@ def calamine_sheets(raw: bytes) -> list[Sheet]:
         check_unpacked(raw, MOST_BYTES)
     calamine = library("python_calamine")
     book = calamine.CalamineWorkbook.from_filelike(BytesIO(raw))
-    found = []
+    found: list[Sheet] = []
     for about in book.sheets_metadata:
         sheet = book.get_sheet_by_name(about.name)
         if sheet.height > MOST_ROWS or sheet.width > MOST_COLUMNS or sheet.height * sheet.width > MOST_CELLS:
             raise ValueError(f"{sheet.height:,} rows of {sheet.width:,} columns")
         rows = [_without_empty(row) for row in sheet.to_python(skip_empty_area=False)]
-        made = Sheet(list(range(1, len(rows) + 1)), rows, about.name)
+        made = Sheet(list(range(1, len(rows) + 1)), rows, about.name, place=len(found))
         if about.visible != calamine.SheetVisibleEnum.Visible:
             made.is_visible = False
             made.doubts.append(f'the sheet "{about.name}" is hidden')

@@ -45,11 +45,11 @@ def pack_known_orders(
     starts = [each.start for each in layered]
     searched = _search(packer, prepared, rest, tries, starts, report)
     plans = [_join(each, _rows_of(searched, i)) for i, each in enumerate(layered)]
-    # Layers are in doubt only where something is left beside them, and fewer pallets might do.
+    # Layers are in doubt only where fewer pallets might do.
     doubtful = []
     for i, each in enumerate(layered):
         fewest = _fewest_pallets(packer.pallet, prepared, orders[i])
-        if each.pallets and len(each.left) and _num_pallets(plans[i]) > fewest:
+        if each.pallets and _num_pallets(plans[i]) > fewest:
             doubtful.append(i)
     whole = [boxes if i in doubtful else boxes[:0] for i, boxes in enumerate(orders)]
     searched = _search(packer, prepared, whole, tries, [None] * len(whole), report)
