@@ -21,7 +21,8 @@ MOST_COLUMNS = 1024
 # Cells of a sheet, and cells that merged ones cover.
 MOST_CELLS = 2**24
 MOST_MERGED = 2**22
-_MERGED = re.compile(rb'<(?:\w+:)?mergeCell\s[^>]*?ref="([A-Z]{1,3})(\d{1,7}):([A-Z]{1,3})(\d{1,7})"')
+_MERGED = re.compile(rb"""<(?:\w+:)?mergeCell\s[^>]*?ref\s*=\s*["']([A-Z]{1,3})(\d{1,7}):([A-Z]{1,3})(\d{1,7})["']""")
+_UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _ONLY_ZEROS = re.compile(r"0{2,}")
 # A unit that a number's format writes behind it.
 _LITERAL = re.compile(r'[0#]\s*"([^"]*[^\s"][^"]*)"')
@@ -92,9 +93,11 @@ def check_merged(raw: bytes, most: int) -> None:
     covered = 0
     with zipfile.ZipFile(BytesIO(raw)) as archive:
         for name in archive.namelist():
-            if not name.startswith("xl/worksheets/") or not name.endswith(".xml"):
-                continue
-            for match in _MERGED.finditer(archive.read(name)):
+            # A sheet may have any name: the workbook's relations say where it is.
+            text = archive.read(name)
+            if text[:2] in _UTF_16_MARKS:
+                text = text.decode("utf-16", errors="replace").encode()
+            for match in _MERGED.finditer(text):
                 left, top, right, bottom = match.groups()
                 covered += (_column_number(right) - _column_number(left) + 1) * (int(bottom) - int(top) + 1)
     if covered > most:

@@ -110,23 +110,7 @@ def pack(
         found = read_orders(Path(orders), unit, columns, options)
         for doubt in found.doubts:
             _LOG.warning("%s: %s: %s", WHERE, orders, doubt)
-    length, width, most_height = sides_of(pallet)
-    own_weight, own_height = own_weight_and_height(pallet)
-    if height is not None:
-        most_height = load_height(height)
-    most_weight = math.inf
-    if weight is not None:
-        most_weight = arguments.number(WHERE, "weight", weight, above=0)
-    chosen = Pallet(
-        length,
-        width,
-        most_height,
-        most_weight,
-        gap=metres("gap", gap),
-        overhang=metres("overhang", overhang),
-        own_weight=own_weight,
-        own_height=own_height,
-    )
+    chosen = _pallet_of(pallet, height=height, weight=weight, gap=gap, overhang=overhang)
     boxes = boxes_of(found)
     # Lines that are printed between the list and the table.
     notes = []
@@ -136,15 +120,7 @@ def pack(
     else:
         cell_m = metres("cell", cell, above=0.0)
     chosen = replace(chosen, cell=cell_m)
-    as_it_comes = policy != "orders" or open_pallets != 1
-    if visible is None:
-        visible = 1 if as_it_comes else "all"
-    if visible == "all":
-        given = {"policy": (policy, "orders"), "open_pallets": (open_pallets, 1)}
-        arguments.check_effect(WHERE, "visible of a number", **given)
-    else:
-        visible = arguments.whole(WHERE, "visible", visible, 1, _MOST_VISIBLE)
-        arguments.check_effect(WHERE, "visible all", tries=(tries, None))
+    visible = _check_visible(visible, tries=tries, policy=policy, open_pallets=open_pallets)
     if tries is not None:
         tries = arguments.whole(WHERE, "tries", tries, 1, _MOST_TRIES)
     packer = Packer(chosen, open_pallets=open_pallets, turns=turns, stability=stability, policy=policy, device=device)
@@ -161,6 +137,45 @@ def pack(
     if physics:
         plans = simulate(plans, friction, say)
     return transport(plans, friction, say) if road else plans
+
+
+def _pallet_of(
+    name: str, *, height: str | float | None, weight: float | None, gap: str | float, overhang: str | float
+) -> Pallet:
+    """Make the pallet that a user describes, in cells that are still to be chosen."""
+    length, width, most_height = sides_of(name)
+    own_weight, own_height = own_weight_and_height(name)
+    if height is not None:
+        most_height = load_height(height)
+    most_weight = math.inf
+    if weight is not None:
+        most_weight = arguments.number(WHERE, "weight", weight, above=0)
+    return Pallet(
+        length,
+        width,
+        most_height,
+        most_weight,
+        gap=metres("gap", gap),
+        overhang=metres("overhang", overhang),
+        own_weight=own_weight,
+        own_height=own_height,
+    )
+
+
+def _check_visible(visible: int | str | None, *, tries: int | None, policy: str, open_pallets: int) -> int | str:
+    """Return how many boxes are chosen from, or "all".
+
+    Options that would do nothing are refused.
+    """
+    if visible is None:
+        chooses_as_they_come = policy != "orders" or open_pallets != 1
+        visible = 1 if chooses_as_they_come else "all"
+    if visible == "all":
+        given = {"policy": (policy, "orders"), "open_pallets": (open_pallets, 1)}
+        arguments.check_effect(WHERE, "visible of a number", **given)
+        return visible
+    arguments.check_effect(WHERE, "visible all", tries=(tries, None))
+    return arguments.whole(WHERE, "visible", visible, 1, _MOST_VISIBLE)
 
 
 def boxes_of(found: BoxList) -> Boxes:

@@ -73,17 +73,21 @@ def write_plan_xlsx(path: Path, rows: Iterable[Row], found: BoxList) -> bool:
         openpyxl = importlib.import_module("openpyxl")
     except ModuleNotFoundError:
         return False
+    illegal = openpyxl.cell.cell.ILLEGAL_CHARACTERS_RE
     header, written = plan_table(rows, found)
     book = openpyxl.Workbook(write_only=True)
     sheet = book.create_sheet("plan")
     sheet.freeze_panes = "A2"
-    sheet.append(header)
+    sheet.append([illegal.sub("", name) for name in header])
     for cells in written:
         line = []
         for name in header:
             value = cells.get(name, "")
-            cell = openpyxl.cell.WriteOnlyCell(sheet, value if isinstance(value, (int, float)) else str(value))
-            if not isinstance(value, (int, float)):
+            is_number = isinstance(value, (int, float))
+            # A workbook cannot hold control characters, which a list may.
+            shown = value if is_number else illegal.sub("", str(value))
+            cell = openpyxl.cell.WriteOnlyCell(sheet, shown)
+            if not is_number:
                 cell.data_type = "s"
             line.append(cell)
         sheet.append(line)

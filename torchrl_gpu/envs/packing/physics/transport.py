@@ -155,7 +155,7 @@ def _bounds(plan: PackingPlan, item: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def tipping_g(plan: PackingPlan) -> float:
-    """Return the acceleration, in g, at which a load tips that is wrapped to one block.
+    """Return the acceleration at which a load that is wrapped to one block tips, in g.
 
     It is half of the least width of the load over the height of its centre of gravity.
     """
