@@ -7,6 +7,7 @@
 
 #include <type_traits>
 
+#include "hull.h"
 #include "lanes.h"
 #include "problem.h"
 #include "solids.h"
@@ -134,11 +135,11 @@ class Balance {
     static INLINE void join(Side& side, Mask there, Wide reach, A ahead) {
         reach = there ? reach : Wide{};  // of other lanes the number means nothing, and its products need not fit
         if (ahead < 0) {
-            const Mask steeper = there & (reach * side.run > side.rise * -ahead);
+            const Mask steeper = there & (crossing(side.rise, side.run, reach, Wide{} + ahead) > 0);
             side.rise = steeper ? reach : side.rise;
             side.run = steeper ? Wide{} - ahead : side.run;
         } else if (ahead > 0) {
-            side.held |= there & (reach * side.run + side.rise * ahead >= 0);
+            side.held |= there & (crossing(side.rise, side.run, reach, Wide{} + ahead) >= 0);
         } else {
             side.held |= there & (reach >= 0);
         }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "boxes.h"
+#include "hull.h"
 #include "stability.h"
 
 // Half a side of the rectangle that the contacts of a box must hold, sixteenths of a cell.
@@ -106,26 +107,6 @@ class Bearing {
     float least_drop_ = 0, most_drop_ = 0;    // of the cells beyond a corner, and of all
     const float *of_rows_ = nullptr, *of_columns_ = nullptr, *of_corners_ = nullptr;
 };
-
-// One end of each row inside the convex hull of contacts: `furthest` (rows,) is 1 + the furthest contact towards that end,
-// 0 for none, and becomes 1 + the furthest cell.
-inline void fill_hull(std::vector<int64_t>& furthest) {
-    std::vector<int64_t> corners;  // rows of the hull's corners, in order
-    for (int64_t i = 0; i < int64_t(furthest.size()); i++) {
-        if (!furthest[i]) continue;
-        while (corners.size() > 1) {  // the last one is none if it lies on or inside the line past it
-            const int64_t a = corners[corners.size() - 2], b = corners.back();
-            if ((furthest[b] - furthest[a]) * (i - a) > (furthest[i] - furthest[a]) * (b - a)) break;
-            corners.pop_back();
-        }
-        corners.push_back(i);
-    }
-    for (size_t k = 0; k + 1 < corners.size(); k++) {
-        const int64_t a = corners[k], b = corners[k + 1];
-        for (int64_t i = a + 1; i < b; i++)  // both are positive: the division rounds down
-            furthest[i] = (furthest[a] * (b - i) + furthest[b] * (i - a)) / (b - a);
-    }
-}
 
 // Marks the cells under a box that is placed at (x, y, z) by whether its top bears load there.
 inline void mark_bearing(const Problem& p, const Variant& v, int64_t x, int64_t y, float z, const float* heights,

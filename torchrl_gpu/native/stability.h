@@ -1,6 +1,7 @@
 // Stability of placements: the rules of reference.py, one placement at a time.
 #pragma once
 
+#include "hull.h"
 #include "lanes.h"
 #include "problem.h"
 
@@ -70,17 +71,6 @@ struct Contact {
         for (int64_t i = 0; i < v.x.extent; i++) total += in_row(i);
         return total;
     }
-};
-
-// The largest slope at which contacts rise, from the centre line, to one side; exact fractions of small integers.
-struct Steepest {
-    int64_t rise = 0, run = 0;
-
-    void take(int64_t new_rise, int64_t new_run) {
-        if (run == 0 || new_rise * run > rise * new_run) rise = new_rise, run = new_run;
-    }
-    // True if the line from one side's best contact to the other's passes the centre or goes through it.
-    bool meets(const Steepest& other) const { return run && other.run && rise * other.run + other.rise * run >= 0; }
 };
 
 // True if the convex hull of the contact cells' centres holds a rectangle around the centre of the footprint; half sides

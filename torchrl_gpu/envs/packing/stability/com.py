@@ -14,8 +14,9 @@ from torch import Tensor
 
 from torchrl_gpu.envs.packing.geometry import heights_under, inside
 from torchrl_gpu.envs.packing.stability.centres import cells_from, centre_16ths
-from torchrl_gpu.envs.packing.stability.contacts import Contacts, Hull
+from torchrl_gpu.envs.packing.stability.contacts import Contacts
 from torchrl_gpu.envs.packing.stability.footprints import SIXTEENTHS, Footprint, centres_of, hull_holds, outline
+from torchrl_gpu.envs.packing.stability.hulls import Hull, reaches
 from torchrl_gpu.envs.packing.stability.rule import StabilityRule
 from torchrl_gpu.envs.packing.types import MOST_CELLS_OF_SIXTEENTHS, Bin, Catalogue, Placement
 
@@ -141,32 +142,9 @@ def holds(contact: Tensor, centre: Tensor) -> Tensor:
     column = torch.arange(columns, dtype=torch.int32, device=contact.device)
     last = (contact * (column + 1)).amax(-1)  # (…, P)
     first = (contact * (columns - column)).amax(-1)  # (…, P)
-    reaches = _hull_reaches(last, ahead, centre[..., 1])
-    reaches &= _hull_reaches(first, ahead, SIXTEENTHS * columns - centre[..., 1])
-    return reaches | (contact & square).any(-1).any(-1)
-
-
-def _hull_reaches(furthest: Tensor, ahead: Tensor, centre: Tensor) -> Tensor:
-    """Return where the hull, on the centre's row, reaches the centre or beyond it.
-
-    It does where a contact of that row does, or where a line from a contact before it to one behind it: then the
-    largest slopes on both sides sum to at least 0. Slopes are ratios of integers up to 2¹⁵, so in float64 sums that
-    are not 0 are far from it, and those that are 0 are computed as 0. `Hull` does the same in integers, row by row: for
-    all placements at once that takes the least memory, but for one of each environment it would take P times as many
-    operators.
-
-    Args:
-        furthest: 1 + the last contact of each row, 0 for none, (…, P).
-        ahead: Sixteenths of a cell from the centre's row, (…, P).
-        centre: Sixteenths of a cell along a row, (…).
-
-    Returns:
-        (…) bool.
-    """
-    reach = SIXTEENTHS * furthest - SIXTEENTHS // 2 - centre[..., None]
-    touches = furthest > 0
-    slope = reach / ahead.abs().clamp_min(1).double()
-    before = torch.where(touches & (ahead < 0), slope, -torch.inf).amax(-1)
-    after = torch.where(touches & (ahead > 0), slope, -torch.inf).amax(-1)
-    on_row = (touches & (ahead == 0) & (reach >= 0)).any(-1)
-    return (before + after >= 0) | on_row
+    # How far they lie beyond the centre, seen from either end of the row.
+    from_start = SIXTEENTHS * last - centre[..., None, 1]
+    from_end = SIXTEENTHS * first - (SIXTEENTHS * columns - centre[..., None, 1])
+    reach = torch.stack([from_start, from_end]) - SIXTEENTHS // 2
+    in_hull = reaches(reach, last > 0, ahead).all(0)
+    return in_hull | (contact & square).any(-1).any(-1)

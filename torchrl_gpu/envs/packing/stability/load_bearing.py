@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from torchrl_gpu.envs.packing.geometry import heights_under, inside
-from torchrl_gpu.envs.packing.stability.contacts import Contacts, Hull
+from torchrl_gpu.envs.packing.stability.contacts import Contacts
 from torchrl_gpu.envs.packing.stability.footprints import SIXTEENTHS, Footprint, centres_of, hull_holds, outline
+from torchrl_gpu.envs.packing.stability.hulls import Hull, furthest_inside
 from torchrl_gpu.envs.packing.stability.margins import drops
 from torchrl_gpu.envs.packing.stability.rule import Pile, StabilityRule
 from torchrl_gpu.envs.packing.types import MOST_CELLS_OF_SIXTEENTHS, Bin, Catalogue, Placement
@@ -104,39 +105,12 @@ def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Cata
     contact = own & (under >= level - drop)
 
     # The last column inside the hull, counted from either end of the row, (N, P); −1 for none.
-    last = _hull_edge(contact * (columns + 1)) - 1
-    first = _hull_edge(contact * (num_columns - columns)) - 1
+    last = furthest_inside((contact * (columns + 1)).amax(-1)) - 1
+    first = furthest_inside((contact * (num_columns - columns)).amax(-1)) - 1
     before_last = columns <= last[..., None]
     behind_first = num_columns - 1 - columns <= first[..., None]
     held = own & before_last & behind_first
     return _laid(bears, held, placement, extent, present)
-
-
-def _hull_edge(numbered: Tensor) -> Tensor:
-    """Return 1 + the last column of each row inside the hull, 0 for none, (N, P).
-
-    The edge of the hull on a row is where the furthest of all lines between a contact before the row and one behind it
-    crosses the row, or the row's own contact. All pairs of rows are tried, P³ numbers in P steps of a few operators.
-    The usual way, a stack of corners of the hull, would branch on values and so read the device back.
-
-    Args:
-        numbered: 1 + its column for a contact, 0 elsewhere, (N, P, Q).
-    """
-    furthest = numbered.amax(-1)  # (N, P)
-    row = torch.arange(furthest.shape[1], device=furthest.device, dtype=torch.int64)
-    before = furthest[:, :, None]
-    behind = furthest[:, None, :]
-    # Rows from row a to row b, (P, P).
-    apart = (row - row[:, None]).clamp_min(1)
-    edges = []
-    for i in range(len(row)):
-        # Where the line from row a to row b crosses row i, rounded to the last column inside.
-        weighted = before * (row - i) + behind * (i - row[:, None])
-        crossing = torch.div(weighted, apart, rounding_mode="floor")
-        around = (row[:, None] < i) & (row > i)
-        joins = around & (before > 0) & (behind > 0)
-        edges.append(torch.where(joins, crossing, 0).amax((1, 2))[:, None])
-    return torch.maximum(furthest, torch.cat(edges, 1))
 
 
 def _laid(bears: Tensor, held: Tensor, placement: Placement, extent: Tensor, present: Tensor) -> Tensor:

@@ -7,8 +7,9 @@ from typing import final
 import numpy as np
 from torch import Tensor
 
-from torchrl_gpu.envs.packing.stability.contacts import Contacts, Hull
+from torchrl_gpu.envs.packing.stability.contacts import Contacts
 from torchrl_gpu.envs.packing.stability.footprints import Footprint, hull_holds, outline
+from torchrl_gpu.envs.packing.stability.hulls import Hull
 from torchrl_gpu.envs.packing.stability.rule import StabilityRule
 
 
