@@ -1,8 +1,8 @@
 """Stability rules: which placements stand, one file per rule.
 
 Here: `rule` (what a rule answers, and the table of rules), the five rules, and what they share: `footprints` for one
-placement in NumPy, `contacts` for all placements in torch, `hulls` for the hull of contacts. Not here: the fast forms of rules, which are part of the
-kernels (`kernels`, `native`). Read `rule.py` first, then `support.py`.
+placement in NumPy, `contacts` for all placements in torch, `hulls` for the hull of contacts. Not here: the fast forms
+of rules, which are part of the kernels (`kernels`, `native`). Read `rule.py` first, then `support.py`.
 """
 
 from torchrl_gpu.envs.packing.stability.com import CentreOfMass
