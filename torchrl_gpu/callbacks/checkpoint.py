@@ -263,7 +263,8 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         best = None if self._folder is None else self._folder.best
-        if self.monitor is not None and best is None and self._trains and not self._told_absent:
+        has_no_best = self.monitor is not None and best is None
+        if has_no_best and self._trains and not self._told_absent:
             rank_zero_info(
                 f"EpisodeCheckpoint: no {BEST} was saved, as no validation has logged a finite {self.monitor}: it comes"
                 " every trainer.check_val_every_n_epoch epochs"
@@ -315,6 +316,7 @@ class EpisodeCheckpoint(ClosingCallback, Checkpoint):
         if self.monitor not in metrics:
             self._note_absent(trainer, pl_module)
             return
+        # All processes save or none does: a value of its own would let one wait for the others in vain.
         value = float(trainer.strategy.broadcast(float(metrics[self.monitor])))
         sign = 1 if self.mode == "max" else -1
         folder = self._open_folder

@@ -100,9 +100,11 @@ class CheckpointMirror(CheckpointListener):
         except OSError as error:
             self._warn(error)
             return
+        # The best one waits in a place of its own, from which no numbered one pushes it out.
+        is_best = path.stem == "best"
         with self._changed:
-            before = self._pending.pop(path.stem == "best", None)
-            self._pending[path.stem == "best"] = entry, links
+            before = self._pending.pop(is_best, None)
+            self._pending[is_best] = entry, links
             self._changed.notify_all()
         if before is not None:
             shutil.rmtree(before[1][-1].parent, ignore_errors=True)
@@ -131,7 +133,7 @@ class CheckpointMirror(CheckpointListener):
     def _warn(self, error: Exception) -> None:
         if not self._warned:
             self._warned = True
-            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            reason = _reason_of(error)
             # Not `warnings`: a warning that is made an error would end the thread.
             _log.warning("CheckpointMirror: %s takes no checkpoint: %s; training goes on", self.storage.url, reason)
 
@@ -160,11 +162,16 @@ def fetch(storage: CheckpointStorage, folder: Path) -> list[Path]:
         fetched, torn = storage.fetch_newest(folder)
     except Exception as error:
         # Each storage raises errors of its own kinds.
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = _reason_of(error)
         raise ValueError(f"CheckpointMirror: {storage.url} cannot be read: {reason}") from error
     for line in torn:
         rank_zero_info(f"CheckpointMirror: passed over {line}")
     return fetched
+
+
+def _reason_of(error: Exception) -> str:
+    line = " ".join(str(error).split())
+    return line[:200] or type(error).__name__
 
 
 # An upload takes longer than the run keeps a file. A copy would be simpler, and would write every replay twice; a

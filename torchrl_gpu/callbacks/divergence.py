@@ -164,16 +164,25 @@ class Divergence(Callback):
         weights = chain.from_iterable(group["params"] for group in optimizer.param_groups)
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         broken = drop_broken(gradients).long()
-        in_all, in_a_row = self._skipped or (torch.zeros_like(broken), torch.zeros_like(broken))
+        # Both counts stay on the device: to count on the host, every update would have to wait for it.
+        if self._skipped is None:
+            zero = torch.zeros_like(broken)
+            self._skipped = (zero, zero)
+        in_all, in_a_row = self._skipped
         self._skipped = in_all + broken, (in_a_row + 1) * broken
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: object, *args: object) -> None:
         if self._skipped is not None:
             self._look_at_skipped(trainer, *self._skipped)
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else None
-        if loss is not None and self._agreed(trainer, ~loss.detach().isfinite().all()):
+        if loss is None:
+            return
+        # A look at the loss costs next to nothing. All weights are looked at only where it is broken, which names them.
+        is_broken = ~loss.detach().isfinite().all()
+        if self._agreed(trainer, is_broken):
             found = not_finite(pl_module)
-            if self._agreed(trainer, torch.tensor(found is not None, dtype=torch.bool, device="cpu")):
+            has_found = torch.tensor(found is not None, dtype=torch.bool, device="cpu")
+            if self._agreed(trainer, has_found):
                 raise self.make_error(trainer, found or "NaN or infinity in another process")
 
     def _agreed(self, trainer: Trainer, broken: Tensor) -> bool:
@@ -209,7 +218,8 @@ class Divergence(Callback):
         saved = savers[0].newest(trainer) if savers and trainer.is_global_zero else None
         if saved is None:
             return Diverged(f"{text}; no checkpoint was saved before. Lower the learning rate", complete=True)
-        if self.action == "back" and trainer.world_size == 1 and self.times < _MOST:
+        can_go_back = self.action == "back" and trainer.world_size == 1
+        if can_go_back and self.times < _MOST:
             text += f"; goes back to {saved}, learning rate times {_LOWER:g}"
             return Diverged(text, saved, complete=True, times=self.times + 1)
         return Diverged(f"{text}; {saved} is finite. Lower the learning rate, and use --ckpt_path last", complete=True)

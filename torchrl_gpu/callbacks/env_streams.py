@@ -137,7 +137,8 @@ class EnvStreams:
         this version already is left out; None always draws. `extra` joins the metrics of the environment as metadata of
         each picture.
         """
-        due = [name for name in self.sink.wanted_streams() if self._is_due(name, version, only)]
+        wanted = self.sink.wanted_streams()
+        due = [name for name in wanted if self._is_due(name, version, only)]
         if due:
             metrics = self._read()
             decisions: dict[int, Decision] = {}
@@ -159,7 +160,9 @@ class EnvStreams:
 
     def _declare(self) -> None:
         declared = dict.fromkeys(self.names)
-        for base in (name for name in self.names if ":" not in name and name != "grid"):
+        of_one = [name for name in self.names if name != "grid"]
+        bases = [name for name in of_one if ":" not in name]
+        for base in bases:
             more = [f"{base}:{overlay}" for overlay in self.overlays]
             if len(declared | dict.fromkeys(more)) <= MAX_DECLARED:
                 declared |= dict.fromkeys(more)
@@ -174,7 +177,9 @@ class EnvStreams:
     def _serves(self, name: str) -> bool:
         """Return whether a stream of the server, which may have others, is one of these."""
         found = _NAME.fullmatch(name)
-        if found is None or int(found[1] or 0) >= self.view.num_envs:
+        if found is None:
+            return False
+        if int(found[1] or 0) >= self.view.num_envs:
             return False
         return found[2] is None or found[2] in self.overlays
 
@@ -200,8 +205,11 @@ class EnvStreams:
         facts = {}
         if self.policy is not None:
             action = self._decide(index, decisions).action
-            facts = PolicyView(action=action, inference_ms=self._inference_ms[index], policy=self.policy).facts()
-        self.sink.publish(self._picture(index, overlay, decisions), name, with_facts(meta, facts))
+            inference_ms = self._inference_ms[index]
+            view = PolicyView(action=action, inference_ms=inference_ms, policy=self.policy)
+            facts = view.facts()
+        picture = self._picture(index, overlay, decisions)
+        self.sink.publish(picture, name, with_facts(meta, facts))
 
     # The worst environment of each moment would be another one at every picture, and nobody could follow an episode. So
     # a choice stays until its episode ends.
@@ -211,7 +219,8 @@ class EnvStreams:
         if int(metrics["episode"][index]) != episode:
             index = choose(base, metrics)
             if base in TITLES:
-                self._followed[base] = index, int(metrics["episode"][index])
+                episode = int(metrics["episode"][index])
+                self._followed[base] = index, episode
         return index
 
     def _picture(self, index: int, overlay: str, decisions: dict[int, Decision]) -> Frame:
@@ -252,7 +261,8 @@ class EnvStreams:
 
         with torch.no_grad():
             found = self.view.metrics()
-            rows = torch.stack([values.double() for values in found.values()]).cpu().numpy()
+            columns = [values.double() for values in found.values()]
+            rows = torch.stack(columns).cpu().numpy()
         return dict(zip(found, rows, strict=True))
 
 
@@ -274,6 +284,7 @@ def choose(name: str, metrics: dict[str, np.ndarray]) -> int:
     """Return the environment that a stream shows next, by metrics (N,) each."""
     if name.startswith("env"):
         return int(name.removeprefix("env"))
+    # Among all, the worst would always be an episode that has just begun.
     far = metrics["step"] >= metrics["step"].mean()
     worse_is_less = metrics["return"] if name == "worst" else -metrics["return"]
     return int(np.where(far, worse_is_less, np.inf).argmin())
@@ -306,7 +317,8 @@ def check_names(
             raise ValueError(f"streams: {name!r} must be one of env0, env1, …, worst, best, grid")
         if num_envs is not None and int(found[1] or 0) >= num_envs:
             raise ValueError(f"streams: {name!r} must be an environment below {num_envs}")
-        if found[2] is not None and overlays is not None and found[2] not in overlays:
+        overlay = found[2]
+        if overlay is not None and overlays is not None and overlay not in overlays:
             there = ", ".join(overlays) or "(none)"
             raise ValueError(f"streams: {name!r} is no overlay that environment and policy have: {there}")
 

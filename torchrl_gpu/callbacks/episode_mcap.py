@@ -86,7 +86,9 @@ class EpisodeMcap(Callback):
         load("mcap_protobuf", "mcap", _WHERE)
         module = cast("EnvRun", pl_module)
         viewable(module.env)
-        ranks_by(module.env, self.options["choose"], self.options["by"], self.options["below"])
+        options = self.options
+        # Options that rank nothing here are an error now, and not at the first validation.
+        ranks_by(module.env, options["choose"], options["by"], options["below"])
 
     def on_validation_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, *args: object

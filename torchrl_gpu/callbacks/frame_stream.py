@@ -103,7 +103,9 @@ class FrameStream(ClosingCallback):
         self.most_share = most_share
         self.log_every_n_steps = log_every_n_steps
         self.show_policy = show_policy
-        self.films = None if record is None else Films(record, record_every_n_episodes, FILM_FPS, width, height)
+        self.films: Films | None = None
+        if record is not None:
+            self.films = Films(record, record_every_n_episodes, FILM_FPS, width, height)
         self._settings = ServerSettings(
             host,
             port,
@@ -133,7 +135,8 @@ class FrameStream(ClosingCallback):
         view = viewable(env)
         policy = {"has_policy": hasattr(pl_module, "policy_for"), "has_values": getattr(pl_module, "has_values", False)}
         check_names(self.streams, view.num_envs, overlays_of(view, **policy))
-        if self.films is not None and not (hasattr(pl_module, "policy_for") and hasattr(env, "like")):
+        can_be_filmed = hasattr(pl_module, "policy_for") and hasattr(env, "like")
+        if self.films is not None and not can_be_filmed:
             raise ValueError(
                 "FrameStream: record films a module with `policy_for` in an environment with `like`, which"
                 f" {type(pl_module).__name__} and {type(env).__name__} are not. Leave record out"
@@ -174,7 +177,9 @@ class FrameStream(ClosingCallback):
         if self.server is not None:
             cost = self._whole.cost(time.perf_counter())
             self.cost = cost
-            print(f"FrameStream: {cost['hook_us']:.1f} µs a hook, {cost['share']:.2%} of the time", flush=True)
+            per_hook = f"{cost['hook_us']:.1f} µs a hook"
+            share = f"{cost['share']:.2%} of the time"
+            print(f"FrameStream: {per_hook}, {share}", flush=True)
 
     def close(self, trainer: Trainer, pl_module: LightningModule) -> None:
         trainer.loggers = [each for each in trainer.loggers if each is not self._curves]
@@ -324,7 +329,8 @@ class TimeBudget:
 
         It may be more than is left, and then takes its time to come back.
         """
-        self._left_s = max(self._left_s - seconds, -self.share * self.silence_s)
+        most_overdrawn_s = self.share * self.silence_s
+        self._left_s = max(self._left_s - seconds, -most_overdrawn_s)
 
 
 class HookTimer:

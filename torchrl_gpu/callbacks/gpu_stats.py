@@ -59,7 +59,9 @@ class GpuStats(Callback):
         if is_trial(trainer):
             return
         device = trainer.strategy.root_device
-        if device.type == "cuda" and torch.version.cuda and importlib.util.find_spec("pynvml") is None:
+        # A torch for AMD calls its devices cuda too, and asks them without pynvml.
+        is_nvidia = device.type == "cuda" and torch.version.cuda
+        if is_nvidia and importlib.util.find_spec("pynvml") is None:
             raise ModuleNotFoundError(
                 f"GpuStats asks the GPU through pynvml, which is not installed: {how_to_install('monitor')}",
                 name="pynvml",
@@ -90,7 +92,8 @@ class GpuStats(Callback):
         self._readings = []
         names = list(readings[0]) if readings else []
         for name in names:
-            mean = sum(each[name] for each in readings) / len(readings)
+            values = [each[name] for each in readings]
+            mean = sum(values) / len(values)
             pl_module.log(f"machine/{name}", on_host(mean))
         self.look_for_idling([each[UTILIZATION] for each in readings if UTILIZATION in each])
 

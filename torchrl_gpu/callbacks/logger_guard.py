@@ -60,6 +60,7 @@ class LoggerGuard(Callback):
         for logger in trainer.loggers:
             for name in _GUARDED:
                 method = getattr(logger, name, None)
+                # A logger that a fit before has guarded has the method of its own already.
                 if callable(method) and name not in vars(logger):
                     setattr(logger, name, self.guard(logger, method))
 

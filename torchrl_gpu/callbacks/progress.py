@@ -55,8 +55,12 @@ def network_table(module: nn.Module) -> Table:
     num_shown = 0
     networks = _children(module)
     # A single holder says nothing: the networks of the agent in it stand in its place.
-    while len(networks) == 1 and len(_children(networks[0][1])) > 1:
-        networks = _children(networks[0][1])
+    while len(networks) == 1:
+        _, holder = networks[0]
+        held = _children(holder)
+        if len(held) < 2:
+            break
+        networks = held
     for name, network in networks:
         own = set(network.parameters()) - counted
         counted |= own
@@ -67,10 +71,13 @@ def network_table(module: nn.Module) -> Table:
             size = sum(weight.numel() for weight in own)
             _add_row(table, name, inner, size, "" if trained else "follows, is not trained")
             parts = _children(inner)
-            if trained and not isinstance(inner, nn.Sequential) and 1 < len(parts) <= _MOST_PARTS:
+            # The parts of a sequence have numbers for names, which say nothing.
+            has_names = not isinstance(inner, nn.Sequential)
+            if trained and has_names and 1 < len(parts) <= _MOST_PARTS:
                 for part_name, part in parts:
                     _add_row(table, f"  {part_name}", _unwrap(part), _size(part), style="dim")
-    rest = sum(weight.numel() for weight in set(module.parameters()) - counted)
+    uncounted = set(module.parameters()) - counted
+    rest = sum(weight.numel() for weight in uncounted)
     if counted and rest:
         num_shown += 1
         table.add_row("other weights", "", f"{rest:,}", "")
@@ -146,6 +153,7 @@ class FinalTable(Callback):
         shown = bar.evaluating(suite) if isinstance(bar, RunProgress) else nullcontext()
         with trainer.precision_plugin.forward_context(), shown:
             module.compare(suite)  # type: ignore[operator]
+        # Callbacks that come after this one find the module where Lightning had left it.
         module.cpu()
 
 
@@ -188,7 +196,8 @@ class RunProgress(TQDMProgressBar):
         if draws_bars() and not self.is_disabled:
             # Lines of logs go above the bar.
             loggers = [each for each in map(logging.getLogger, _LOGGERS) if each.handlers]
-            self._redirected.enter_context(logging_redirect_tqdm([logging.getLogger(), *loggers], tqdm_class=Tqdm))
+            redirected = logging_redirect_tqdm([logging.getLogger(), *loggers], tqdm_class=Tqdm)
+            self._redirected.enter_context(redirected)
         if getattr(pl_module, "warmup_frames", 0):
             self.train_progress_bar.set_postfix_str("filling the replay")
         self._print(self.train_progress_bar)
@@ -233,7 +242,7 @@ class RunProgress(TQDMProgressBar):
         """
         logged = trainer.progress_bar_metrics
         shown: dict[str, int | str | float | dict[str, float]] = {}
-        for name in sorted(logged, key=lambda name: (name == "train/loss", name != RATE)):
+        for name in sorted(logged, key=_order_on_bar):
             words = "env-steps/s" if name == RATE else name.removeprefix("train/")
             shown[words] = _number(logged[name])
         return shown
@@ -333,10 +342,19 @@ def draws_bars() -> bool:
     if sys.stdout is None:
         return False
     try:
-        return sys.stdout.isatty() and os.get_terminal_size(sys.stdout.fileno()).lines > 0
+        if not sys.stdout.isatty():
+            return False
+        size = os.get_terminal_size(sys.stdout.fileno())
+        return size.lines > 0
     except OSError:
         # A terminal without a file has no size, and tqdm draws on it.
         return sys.stdout.isatty()
+
+
+def _order_on_bar(name: str) -> tuple[bool, bool]:
+    is_last = name == "train/loss"
+    is_first = name == RATE
+    return is_last, not is_first
 
 
 def _number(value: float) -> str:

@@ -75,4 +75,7 @@ class Throughput(Callback):
         # `frames` counts those of all processes, and so must the episodes.
         if getattr(trainer, "world_size", 1) > 1:
             episodes = cast("Tensor", trainer.strategy.reduce(episodes.clone(), reduce_op="sum"))
-        return _Reading(time.perf_counter(), float(run.frames), float(trainer.global_step), float(episodes))
+        now = time.perf_counter()
+        frames = float(run.frames)
+        updates = float(trainer.global_step)
+        return _Reading(now, frames, updates, float(episodes))

@@ -68,7 +68,7 @@ def part_path(checkpoint: Path, checkpoint_id: str, rank: int) -> Path:
 
 def checkpoint_entry(run: str, checkpoint_id: str, parts: list[Path], world_size: int, generation: int = 0) -> Manifest:
     """Build the manifest of a checkpoint, plain data that binds its files together."""
-    sizes = {part.name: part.stat().st_size if part.exists() else None for part in parts}
+    sizes = {part.name: _size_of(part) for part in parts}
     return {
         "run": run,
         "id": checkpoint_id,
@@ -79,14 +79,20 @@ def checkpoint_entry(run: str, checkpoint_id: str, parts: list[Path], world_size
     }
 
 
+def _size_of(part: Path) -> int | None:
+    """Return the bytes of a part, None if it is not there."""
+    return part.stat().st_size if part.exists() else None
+
+
 def read_entry(checkpoint: Mapping[str, object], where: str) -> Manifest | None:
     """Return the manifest of a checkpoint, or None where it was saved without one.
 
     ValueError for anything else: part names are names of files beside the checkpoint and nothing more.
     """
     entry = checkpoint.get(ENTRY)
-    if entry is None or (isinstance(entry, dict) and "id" not in entry and "versions" in entry):
-        # Another callback saved it: its entry is the record of the run alone.
+    # Another callback saved it: its entry is the record of the run alone.
+    is_record_alone = isinstance(entry, dict) and "id" not in entry and "versions" in entry
+    if entry is None or is_record_alone:
         return None
     if not _is_manifest(entry):
         raise ValueError(
@@ -141,7 +147,10 @@ def read_part(path: Path, entry: Manifest, rank: int) -> dict[str, object] | Non
         part = path.with_name(name)
         if name.endswith(f".rank{rank}.pt") and part.exists():
             content = read_archive(part, "checkpoint part", every_byte=True)
-            if content.get("id") != entry["id"] or content.get("rank") != rank:
+            # A part that was renamed by hand, or copied from elsewhere, has the name and not the content.
+            has_id = content.get("id") == entry["id"]
+            has_rank = content.get("rank") == rank
+            if not has_id or not has_rank:
                 raise ValueError(
                     f"checkpoint part {part} belongs to checkpoint {content.get('id')} and process"
                     f" {content.get('rank')}, not to checkpoint {entry['id']} and process {rank}. Put"
@@ -197,6 +206,7 @@ def parts_of(checkpoint: Path) -> list[Path]:
 
 def remove_checkpoint(checkpoint: Path) -> None:
     """Remove a checkpoint, then its parts."""
+    # In this order, so that a run that is killed in between leaves parts of none, and no checkpoint without parts.
     checkpoint.unlink(missing_ok=True)
     for part in parts_of(checkpoint):
         part.unlink(missing_ok=True)
@@ -231,8 +241,11 @@ def newest_checkpoint(folder: Path, run: str | None = None) -> tuple[Path | None
     for path, content in find_checkpoints(folder):
         if isinstance(content, str):
             torn.append(content)
-        elif path.name != BEST and (run is None or run_of(content) == run):
-            found.append((order_of(content, f"checkpoint {path}"), path.name == LAST, path))
+            continue
+        is_of_run = run is None or run_of(content) == run
+        if path.name != BEST and is_of_run:
+            order = order_of(content, f"checkpoint {path}")
+            found.append((order, path.name == LAST, path))
     # Sizes tell that a file is cut short, and not that a disk has lost bits. To compare every byte of every file would
     # read the whole folder, so that only the checkpoint that is wanted is compared, and the one before it where that
     # fails.
@@ -262,7 +275,7 @@ def check_bytes(path: Path) -> None:
 def _torn_part(path: Path, entry: Manifest) -> str | None:
     for name, size in entry["parts"].items():
         part = path.with_name(name)
-        found = part.stat().st_size if part.exists() else None
+        found = _size_of(part)
         if size is not None and found != size:
             if found is None:
                 return f"its part {name} of {size} bytes is missing"

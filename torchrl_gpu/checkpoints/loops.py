@@ -86,7 +86,8 @@ def go_on(trainer: Trainer) -> None:
     Called once its counts are restored.
     """
     loop = trainer.fit_loop.epoch_loop
-    if loop.restarting and loop.batch_progress.total.ready and not loop.batch_progress.current.ready:
+    progress = loop.batch_progress
+    if loop.restarting and progress.total.ready and not progress.current.ready:
         loop.restarting = False
 
 
@@ -105,7 +106,9 @@ def _is_due(trainer: Trainer) -> bool:
         return False
     if every is None:
         return (loop.total_batch_idx + 1) % batches == 0
-    return trainer.current_epoch % every == 0 and (loop.batch_idx + 1) % batches == 0
+    if trainer.current_epoch % every != 0:
+        return False
+    return (loop.batch_idx + 1) % batches == 0
 
 
 def _add(progress: dict[str, dict[str, int]], number: int, *names: str) -> None:

@@ -49,7 +49,8 @@ def run_record(config: Mapping[str, object] | None, module: object = None) -> di
     Tokens and passwords of its configuration are left out.
     """
     settings = None if config is None else without_secrets(config)
-    record: dict[str, object] = {"config": settings, "versions": dict(_versions()), "commit": commit()}
+    versions = dict(_versions())
+    record: dict[str, object] = {"config": settings, "versions": versions, "commit": commit()}
     if module is not None:
         record["module"] = f"{type(module).__module__}.{type(module).__qualname__}"
     return record
@@ -226,7 +227,9 @@ def results_folder(module: TestedModule, checkpoint: Mapping[str, object] | None
         words.append(Path(str(changed["data.sequences"])).stem)
     others = sorted((name, str(value)) for name, value in changed.items() if name != "data.sequences")
     if others:
-        words.append(hashlib.sha256(repr(others).encode()).hexdigest()[:6])
+        # Spelled out, the options could make a name that no file system takes; `about` has them in full.
+        digest = hashlib.sha256(repr(others).encode()).hexdigest()
+        words.append(digest[:6])
     name = re.sub(r"[^\w.-]", "_", "-".join(words))[:96]
     return root / "tested" / name, about
 

@@ -201,7 +201,8 @@ class RunFolder:
         assert self.run is not None
         orders, best, self._others = checkpoints_of(self.path, self.run)
         # What a run goes on from stays where it is, though its id may be another run's.
-        if resumed is not None and resumed.resolve() in {path.resolve() for path in self._others}:
+        others = {path.resolve() for path in self._others}
+        if resumed is not None and resumed.resolve() in others:
             self._others = []
         begun_at = (0, 0, 0) if resumed is None else came_from
         later = [order[0] for order in orders.values() if order > begun_at]
@@ -369,7 +370,8 @@ def _write_by_strategy(trainer: Trainer, path: Path, content: dict[str, object])
         if not beside and name is None and error.errno == errno.ENOSPC and has_room:
             # The writers of Lightning fill this other disk first.
             name = str(Path(tempfile.gettempdir(), path.name))
-        raise OSError(error.errno or errno.EIO, f"{error.strerror or error}", name) from error
+        reason = f"{error.strerror or error}"
+        raise OSError(error.errno or errno.EIO, reason, name) from error
 
 
 # Lightning's own writer fills a buffer in memory, then a file in TMPDIR, and moves that into its place. A full TMPDIR

@@ -82,6 +82,7 @@ class CheckpointStorage:
         import fsspec
 
         files, path = fsspec.core.url_to_fs(self.url)
+        # fsspec keeps what it has listed, and another process may have uploaded or removed since.
         files.invalidate_cache()
         return files, path.rstrip("/")
 
@@ -120,16 +121,22 @@ class CheckpointStorage:
         files, root = self.open()
         if not files.exists(root):
             return []
-        names = [path.rstrip("/").rpartition("/")[2] for path in files.ls(root, detail=False)]
+        paths = [path.rstrip("/") for path in files.ls(root, detail=False)]
+        names = [path.rpartition("/")[2] for path in paths]
         remotes = []
         for match in filter(None, map(_FOLDER.fullmatch, names)):
-            saved_ms, upload = int(match["saved_ms"]), int(match["upload"])
-            generation, step = int(match["generation"]), int(match["step"])
+            saved_ms = int(match["saved_ms"])
+            upload = int(match["upload"])
+            generation = int(match["generation"])
+            step = int(match["step"])
+            run = match["run"]
             path = f"{root}/{match[0]}"
-            remotes.append(Remote(path, match["run"], match["stem"], saved_ms, upload, generation, step))
+            found = Remote(path, run, match["stem"], saved_ms, upload, generation, step)
+            remotes.append(found)
         last: dict[str, int] = {}
         for remote in remotes:
-            last[remote.run] = max(remote.upload, last.get(remote.run, 0))
+            last_so_far = last.get(remote.run, 0)
+            last[remote.run] = max(remote.upload, last_so_far)
 
         def order(remote: Remote) -> tuple[int, str, int, int, int, str]:
             return last[remote.run], remote.run, remote.generation, remote.step, remote.upload, remote.path
@@ -150,8 +157,9 @@ class CheckpointStorage:
                 continue
             # Another process may remove it in the meantime.
             with contextlib.suppress(FileNotFoundError):
+                paths = files.ls(remote.path, detail=False)
                 # The .ckpt goes first, so that nobody fetches what is being removed.
-                for path in sorted(files.ls(remote.path, detail=False), key=lambda path: not path.endswith(".ckpt")):
+                for path in sorted(paths, key=lambda path: not path.endswith(".ckpt")):
                     files.rm_file(path)
                 # A store of objects has no folders that could be empty.
                 if files.exists(remote.path):
@@ -166,7 +174,8 @@ class CheckpointStorage:
         torn = list[str]()
         run = ""
         found = self.list_remotes()
-        for remotes in ([remote for remote in found if remote.stem != "best"], _best_of(found)):
+        others = [remote for remote in found if remote.stem != "best"]
+        for remotes in (others, _best_of(found)):
             for remote in remotes:
                 if fetched and remote.run != run:
                     continue
@@ -190,13 +199,15 @@ class CheckpointStorage:
             listed = entry["parts"] if entry else {}
             parts = {name: size for name, size in listed.items() if size is not None}
             for name, size in parts.items():
-                there = files.size(f"{remote.path}/{name}")
+                part = f"{remote.path}/{name}"
+                there = files.size(part)
                 if there != size:
                     raise ValueError(
                         f"checkpoint {remote.path}: its part {name} has {there} bytes, but {size} were saved"
                     )
-                files.get_file(f"{remote.path}/{name}", str(scratch / name))
+                files.get_file(part, str(scratch / name))
                 read_archive(scratch / name, "checkpoint part", every_byte=True)
+            # The .ckpt last, as in a save: who is killed in between leaves no checkpoint that is half there.
             for name in (*parts, checkpoint.name):
                 publish(scratch / name, folder / name)
             return folder / checkpoint.name
@@ -209,4 +220,5 @@ def _best_of(remotes: list[Remote]) -> list[Remote]:
 
     Each was uploaded because it was better than the one before.
     """
-    return sorted((each for each in remotes if each.stem == "best"), key=lambda each: each.upload, reverse=True)
+    best = [each for each in remotes if each.stem == "best"]
+    return sorted(best, key=lambda each: each.upload, reverse=True)

@@ -51,7 +51,10 @@ def main(argv: list[str]) -> None:
         else:
             rate = measured(cli, args.seconds)
     result = estimate(updates, rate, args.price)
-    print(json.dumps(result, indent=2) if args.json else _in_words(args.config, result))
+    if args.json:
+        print(json.dumps(result, indent=2))
+    else:
+        print(_in_words(args.config, result))
 
 
 class Estimate(TypedDict):
@@ -144,9 +147,11 @@ def recorded(run: Path) -> Rate:
 def _in_words(config: str, result: Estimate) -> str:
     rate, hours = result["updates_per_s"], result["hours"]
     duration = f"{hours:.1f} hours" if hours >= 1 else f"{60 * hours:.1f} minutes"
-    lines = [f"{config}: {result['updates']:,} updates at {rate:.3g} updates/s: {duration}"]
+    updates = f"{result['updates']:,} updates"
+    lines = [f"{config}: {updates} at {rate:.3g} updates/s: {duration}"]
     if result["cost"] is not None:
-        lines.append(f"at {result['price_per_hour']:g} USD an hour: {result['cost']:.2f} USD")
+        price = f"{result['price_per_hour']:g} USD an hour"
+        lines.append(f"at {price}: {result['cost']:.2f} USD")
     return "\n".join([*lines, f"rate: {result['source']}"])
 
 

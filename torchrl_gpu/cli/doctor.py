@@ -115,7 +115,8 @@ def _compiled(operators: str) -> list[Finding]:
 
 
 def _software() -> list[Finding]:
-    found = [Finding("software", "python", "installed", f"{platform.python_version()} on {platform.system()}")]
+    python = f"{platform.python_version()} on {platform.system()}"
+    found = [Finding("software", "python", "installed", python)]
     for name in ("torchrl_gpu", *_PACKAGES):
         try:
             found.append(Finding("software", name, "installed", metadata.version(name)))
@@ -166,7 +167,9 @@ def _backends() -> list[Finding]:
     found = backends_on(device)
     if device.type == "cpu":
         return found
-    on_cpu = [each for each in backends_on(torch.device("cpu")) if each.name == "compiled"]
+    # The compiled kernels run on a CPU alone: in the list of a GPU they would stand as what cannot work.
+    all_on_cpu = backends_on(torch.device("cpu"))
+    on_cpu = [each for each in all_on_cpu if each.name == "compiled"]
     others = [
         Finding("packing", f"triton on cuda:{index}", "not tried", f"CUDA_VISIBLE_DEVICES={index} torchrl-gpu doctor")
         for index in range(torch.cuda.device_count())
@@ -180,7 +183,8 @@ def kernels_on(device: torch.device) -> list[Finding]:
     fused = importlib.import_module("torchrl_gpu.envs.marine.fused")
     values = importlib.import_module("torchrl_gpu.policies.packing.ntuple.values")
     problems = values.triton_problems(device) | {"steps of marine navigation": fused.problem(device)}
-    return [_finding("triton", what, problem, f"self-test passed on {device}") for what, problem in problems.items()]
+    passed = f"self-test passed on {device}"
+    return [_finding("triton", what, problem, passed) for what, problem in problems.items()]
 
 
 def backends_on(device: torch.device) -> list[Finding]:
@@ -236,7 +240,8 @@ def compile_problem() -> str:
     It needs a compiler and Python's headers.
     """
     usual = {"win32": "cl", "darwin": "clang++"}.get(sys.platform, "g++")
-    compiler = (shlex.split(os.environ.get("CXX", "")) or [usual])[0]
+    named = shlex.split(os.environ.get("CXX", ""))
+    compiler = named[0] if named else usual
     if shutil.which(compiler) is None:
         return f"torch.compile needs {compiler} on the PATH"
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
@@ -312,7 +317,9 @@ def _print_table(findings: list[Finding]) -> None:
         if group and is_new:
             table.add_section()
         mark = Text(finding.state, _STATES[finding.state])
-        table.add_row(finding.group if is_new else "", finding.name, mark, Text(finding.detail))
+        heading = finding.group if is_new else ""
+        # As a `Text`, since rich takes brackets in a string for its own markup, and error messages have some.
+        table.add_row(heading, finding.name, mark, Text(finding.detail))
         group = finding.group
     wide_console().print(table)
 
@@ -324,7 +331,8 @@ def failure(what: str, device: torch.device) -> str:
     from torchrl_gpu.system import machine
     from torchrl_gpu.system.self_tests import SelfTest
 
-    depends_on = {"torch": torch.__version__, "triton": str(machine.version("triton")), "device": str(device)}
+    triton = str(machine.version("triton"))
+    depends_on = {"torch": torch.__version__, "triton": triton, "device": str(device)}
     if device.type == "cuda":
         depends_on |= machine.cuda_versions(device)
     else:
@@ -369,6 +377,7 @@ def torch_compile(device: str) -> str:
     def function(x: torch.Tensor) -> torch.Tensor:
         return torch.where(x > 0, x.sin(), x * 2).sum(1)
 
-    x = torch.linspace(-1, 1, 4096, device=there, dtype=torch.float32).view(64, 64)
+    numbers = torch.linspace(-1, 1, 4096, device=there, dtype=torch.float32)
+    x = numbers.view(64, 64)
     came = torch.compile(function, fullgraph=True, dynamic=False)(x)
     return "" if torch.allclose(came, function(x), rtol=1e-4, atol=1e-4) else "it gives wrong numbers"

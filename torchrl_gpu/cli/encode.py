@@ -73,7 +73,8 @@ def _table(store: ClipStore) -> object:
     for video in store.videos:
         size = f"{video.height}×{video.width}" if video.height else "–"
         rate = f"{video.fps:g}" if video.fps else "–"
-        megabytes = f"{video.frames * height * width * 3 / 1e6:.1f}"
+        num_bytes = video.frames * height * width * 3
+        megabytes = f"{num_bytes / 1e6:.1f}"
         played = f"{video.frames:,}", size, rate, f"{video.frames / store.fps:.1f}", megabytes
         table.add_row(
             escape(video.name), *(("–", size, rate, "–", "–") if video.problem else played), escape(video.problem)

@@ -53,7 +53,9 @@ def is_for_user(error: BaseException) -> bool:
         return True
     if isinstance(root, ModuleNotFoundError):
         return (root.name or "").partition(".")[0] != "torchrl_gpu"
-    if isinstance(root, MemoryError) or (isinstance(root, RuntimeError) and _NO_MEMORY.search(str(root))):
+    # torch raises a plain RuntimeError where the machine has no memory, which only its words tell from others.
+    has_no_memory = isinstance(root, RuntimeError) and _NO_MEMORY.search(str(root))
+    if isinstance(root, MemoryError) or has_no_memory:
         return True
     if isinstance(root, OSError) and root.errno in _OF_THE_DISK:
         return True
@@ -94,8 +96,11 @@ def one_line(error: BaseException, options: Iterable[str] = ()) -> str:
             f"{root.filename}: {_flat(str(root.strerror))}. Name a place that this user may read, and write where"
             " results go (--trainer.default_root_dir of a run, --out of pack, --output of others)"
         )
-    if isinstance(root, OSError) and root.strerror and (root.filename or root.errno in _OF_THE_DISK):
-        return f"{root.filename or 'disk'}: {root.strerror}"
+    if isinstance(root, OSError) and root.strerror:
+        disk = "disk" if root.errno in _OF_THE_DISK else ""
+        place = root.filename or disk
+        if place:
+            return f"{place}: {root.strerror}"
     return text
 
 
@@ -117,7 +122,8 @@ def _raised_by(error: BaseException) -> tuple[str, str]:
     while raised.tb_next is not None:
         raised = raised.tb_next
     frame = raised.tb_frame
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0], frame.f_code.co_name
+    module = str(frame.f_globals.get("__name__", ""))
+    return module.partition(".")[0], frame.f_code.co_name
 
 
 def _place(root: BaseException) -> str:
@@ -125,10 +131,15 @@ def _place(root: BaseException) -> str:
 
     It is "" for a name that the module lacks.
     """
-    frames = [frame for frame in traceback.extract_tb(root.__traceback__) if frame.name != "__getattr__"]
-    if not frames or any(word in frames[-1].filename for word in (*_PARSERS, "importlib")):
+    all_frames = traceback.extract_tb(root.__traceback__)
+    frames = [frame for frame in all_frames if frame.name != "__getattr__"]
+    if not frames:
         return ""
-    return f" ({frames[-1].filename}, line {frames[-1].lineno})"
+    last = frames[-1]
+    # A parser that found the fault itself, or a module that is not there: a place in their code would help nobody.
+    if any(word in last.filename for word in (*_PARSERS, "importlib")):
+        return ""
+    return f" ({last.filename}, line {last.lineno})"
 
 
 def _parser_line(message: str, options: list[str]) -> str:
@@ -154,7 +165,8 @@ def _parser_line(message: str, options: list[str]) -> str:
     key = ".".join(dict.fromkeys(re.findall(r'key "([^"]+)"', message)))
     classes = re.findall(r"class_path '([^']+)'", message) + made
     where = f"{key} ({classes[-1]})" if classes else key or "command line or config"
-    close = _close_names(reason, (_parameters(classes[-1]) if classes else []) or options)
+    parameters = _parameters(classes[-1]) if classes else []
+    close = _close_names(reason, parameters or options)
     such_as = f"; did you mean {', '.join(close)}?" if close else ""
     return f"{where}: {reason}{given}{such_as}"
 
@@ -197,7 +209,10 @@ def _public_names(*modules: str) -> list[str]:
 def _parameters(class_path: str) -> list[str]:
     module, _, name = class_path.rpartition(".")
     found = getattr(sys.modules.get(module), name, None)
-    return [] if found is None else [*inspect.signature(found.__init__).parameters][1:]
+    if found is None:
+        return []
+    parameters = inspect.signature(found.__init__).parameters
+    return [*parameters][1:]
 
 
 def _flat(text: str) -> str:

@@ -127,7 +127,9 @@ def _by_config(args: argparse.Namespace, words: list[str]) -> tuple[Suite, Itera
         result["checkpoint"] = {"path": args.ckpt_path} | {name: saved.get(name) for name in ("global_step", "frames")}
 
     def tables() -> Iterator[dict[str, object]]:
-        options = TableOptions(**{each.name: getattr(args, each.name) for each in fields(TableOptions)})
+        names = [each.name for each in fields(TableOptions)]
+        given = {name: getattr(args, name) for name in names}
+        options = TableOptions(**given)
         # The keys are an ordered set.
         notes: dict[str, None] = {}
         made = []

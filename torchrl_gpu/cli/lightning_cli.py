@@ -153,7 +153,8 @@ class PackageCLI(LightningCLI):
                 # This prints the config and exits.
                 self.config = parser.parse_args(words)
             # `parser` would parse once more what the subcommand's own parser has made.
-            self.config = Namespace({"subcommand": self.name, self.name: own.parse_args(words[1:])})
+            parsed = own.parse_args(words[1:])
+            self.config = Namespace({"subcommand": self.name, self.name: parsed})
         except Exception as error:
             if not is_for_user(error):
                 raise
@@ -213,11 +214,12 @@ class PackageCLI(LightningCLI):
         device = self.trainer.strategy.root_device
         usual = self._usual_num_envs(env.class_path)
         kept = self._resumed_num_envs()
+        on_cuda = model.num_envs_on_cuda if device.type == "cuda" else None
         if kept is not None:
             number = kept
             why = f"that of {self.checkpoint}"
-        elif device.type == "cuda" and model.num_envs_on_cuda is not None and model.num_envs_on_cuda > usual:
-            number = model.num_envs_on_cuda
+        elif on_cuda is not None and on_cuda > usual:
+            number = on_cuda
             of = f"of {type(model).__name__} on cuda, where a CPU has {usual}"
             why = f"that {of}: as many updates play {number / usual:g} times the steps"
         else:
@@ -270,7 +272,8 @@ class PackageCLI(LightningCLI):
             arguments: Namespace | None = getattr(logger, "init_args", None)
             folder = None if arguments is None else arguments.get("save_dir")
             if arguments is not None and folder is not None and Path(before) in (Path(folder), *Path(folder).parents):
-                arguments.save_dir = str(Path(root) / Path(folder).relative_to(before))
+                below = Path(folder).relative_to(before)
+                arguments.save_dir = str(Path(root) / below)
 
     def _configured(self, kind: type[Value], *keys: str) -> Value | None:
         """Return the value of a type in the last config file that has one.
@@ -296,13 +299,16 @@ class PackageCLI(LightningCLI):
         from torchrl_gpu.callbacks.checkpoint import find_checkpoint
         from torchrl_gpu.checkpoints.resume import CheckedRestore, check_resumed
 
-        found = find_checkpoint(self.trainer, self._get(self.config, "ckpt_path"), fits=self.name == "fit")
+        asked = self._get(self.config, "ckpt_path")
+        found = find_checkpoint(self.trainer, asked, fits=self.name == "fit")
         self._found = None if found is None else str(found)
         self.settle_num_envs()
         # The environment decides the shapes of networks, whose weights are checked below.
         make_env = getattr(self.model, "make_env", None)
         if make_env is not None:
-            make_env(self.trainer.strategy.root_device, self.trainer.global_rank if self.name == "fit" else 0)
+            # In a fit the processes must play different episodes, which their rank decides.
+            rank = self.trainer.global_rank if self.name == "fit" else 0
+            make_env(self.trainer.strategy.root_device, rank)
         model = self.model
         if hasattr(model, "run_config"):
             self._dump_config()
@@ -325,7 +331,8 @@ class PackageCLI(LightningCLI):
         from torchrl_gpu.checkpoints.resume import open_checkpoint
 
         path = self.checkpoint
-        if path is not None and (self._opened is None or self._opened[0] != path):
+        is_open = self._opened is not None and self._opened[0] == path
+        if path is not None and not is_open:
             self._opened = path, open_checkpoint(path)
         return self._opened
 
@@ -336,9 +343,10 @@ class PackageCLI(LightningCLI):
         None for Lightning's own words and for addresses.
         """
         path = self._found or self._get(self.config, "ckpt_path")
-        if path is None or path in ("best", "last", "latest", "hpc") or path.startswith("registry") or "://" in path:
+        if path is None or "://" in path:
             return None
-        return str(path)
+        is_word = path in ("best", "last", "latest", "hpc") or path.startswith("registry")
+        return None if is_word else str(path)
 
     def _prepare_subcommand_kwargs(self, subcommand: str) -> dict[str, object]:
         shows_own_table = subcommand in ("validate", "test") and getattr(self.datamodule, "shows_own_table", False)
@@ -360,16 +368,19 @@ class PackageCLI(LightningCLI):
             config.update({switch: False for switch in _ROLES} | {"logger": False, "log_every_n_steps": 0})
             config["num_sanity_val_steps"] = 0
         for name, least in _LEAST.items():
-            if isinstance(config.get(name), int | float) and config[name] < least:
-                refuse("Trainer", name, f"at least {least}", config[name])
+            value = config.get(name)
+            if isinstance(value, int | float) and value < least:
+                refuse("Trainer", name, f"at least {least}", value)
         above_zero = ["val_check_interval"]
         if self.name == "fit":
             above_zero.append("limit_train_batches")
         for name in above_zero:
-            if isinstance(config.get(name), int | float) and config[name] == 0:
-                refuse("Trainer", name, "above 0", config[name])
+            value = config.get(name)
+            if isinstance(value, int | float) and value == 0:
+                refuse("Trainer", name, "above 0", value)
         named = config.get("callbacks") or []
-        given = [*named, *callbacks] if isinstance(named, list) else [named, *callbacks]
+        named = named if isinstance(named, list) else [named]
+        given = [*named, *callbacks]
         off = tuple(role for switch, role in _ROLES.items() if config.get(switch) is False)
         given = [each for each in given if not isinstance(each, off)]
         for switch, default in (("enable_progress_bar", RunProgress), ("enable_model_summary", NetworkSummary)):
@@ -438,11 +449,13 @@ def _import_short_names(args: list[str]) -> None:
     A parser knows only what is imported.
     """
     paths = [Path(arg.removeprefix("--config=")) for arg in args if arg.startswith("--config=")]
-    texts = [*args, *(path.read_text(encoding="utf-8") for path in paths if path.is_file())]
+    files = [path for path in paths if path.is_file()]
+    texts = [*args, *(path.read_text(encoding="utf-8") for path in files)]
     words: set[str] = set()
     for text in texts:
         words.update(re.findall(r"class_path\W+([A-Z]\w+)(?![\w.])", text))
-    words |= {arg.rpartition("=")[2] for arg in args if re.fullmatch(r"(?:--.*=)?[A-Z]\w+", arg)}
+    given = [arg for arg in args if re.fullmatch(r"(?:--.*=)?[A-Z]\w+", arg)]
+    words |= {arg.rpartition("=")[2] for arg in given}
     for word in words & {*own_callbacks.__all__}:
         getattr(own_callbacks, word)
     if not words:

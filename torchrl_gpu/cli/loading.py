@@ -89,11 +89,14 @@ def load_policy(
     untrained = next(name for name in (*suite.preferred, *policies) if name in policies)
     name = wanted or (untrained if saved is None else module.learner_name)
     # A shell splits a name at its spaces.
-    name = next((each for each in policies if each.replace(" ", "-") == name), name)
+    with_spaces = [each for each in policies if each.replace(" ", "-") == name]
+    name = with_spaces[0] if with_spaces else name
     if name not in policies:
         raise ValueError(f"play: --policy must be one of {', '.join(policies)}; got {name!r}")
     version = None
     if saved is not None and name == module.learner_name:
         version = cast("int | None", saved.get("global_step"))
     is_stopgap = name == "random" and wanted is None
-    return LoadedPolicy(suite.play_in(num_envs), policies[name], name, version, suite, module.run_config, is_stopgap)
+    env = suite.play_in(num_envs)
+    policy = policies[name]
+    return LoadedPolicy(env, policy, name, version, suite, module.run_config, is_stopgap)

@@ -76,11 +76,13 @@ class OneLineParser(argparse.ArgumentParser):
         The latter are the config, `config` by default, and all other options.
         """
         args, rest = self.parse_known_args(argv)
-        named = args.config if isinstance(args.config, list) else [args.config or config]
+        one = args.config or config
+        named = args.config if isinstance(args.config, list) else [one]
         if named == [None]:
             # This refuses other options.
             return self.parse_args(argv), []
-        words = resolve_configs([*(f"--config={each}" for each in named), *rest])
+        files = [f"--config={each}" for each in named]
+        words = resolve_configs([*files, *rest])
         check_arguments(words, (action.dest for action in self._actions))
         check_checkpoint_path(getattr(args, "ckpt_path", None) or "")
         return args, words
@@ -101,8 +103,9 @@ class _Once(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, value: object, option: str | None = None
     ) -> None:
-        if getattr(namespace, self.dest) is not None:
-            parser.error(f"{option} stands there twice, {getattr(namespace, self.dest)} and {value}: name one of them")
+        before = getattr(namespace, self.dest)
+        if before is not None:
+            parser.error(f"{option} stands there twice, {before} and {value}: name one of them")
         setattr(namespace, self.dest, value)
 
 
@@ -190,7 +193,8 @@ def check_arguments(args: list[str], others: Iterable[str] = ()) -> None:
             raise ValueError(f"command line: --{name} would replace --{lost} before it: put it first")
         given.append(option.removeprefix("--"))
         if name == "ckpt_path":
-            check_checkpoint_path(value if equals else "".join(args[i + 1 : i + 2]))
+            following = "".join(args[i + 1 : i + 2])
+            check_checkpoint_path(value if equals else following)
 
 
 def check_checkpoint_path(ckpt_path: str) -> None:

@@ -35,7 +35,9 @@ def run(word: str, argv: list[str], port_tries: int) -> None:
     `port_tries` ports are tried, from the one that was asked for on.
     """
     args, words = make_parser(word).parse_run(argv, FIRST)
-    names = args.streams or (["env0"] if args.num_envs == 1 else ["env0", "worst", "best", "grid"])
+    # Of a single environment, the others would show the same picture.
+    usual = ["env0"] if args.num_envs == 1 else ["env0", "worst", "best", "grid"]
+    names = args.streams or usual
     check_names(names, args.num_envs)
     keep_freed_memory()
     server = StreamServer(

@@ -73,7 +73,9 @@ def main(argv: list[str] | None = None, program: str | None = None) -> int | str
     # For classes of the user that a config names; last, so that no file here shadows a package.
     if here not in sys.path:
         sys.path.append(here)
-    program = program or ("lightning" if Path(sys.argv[0]).stem == "lightning" else "torchrl-gpu")
+    if not program:
+        is_lightning = Path(sys.argv[0]).stem == "lightning"
+        program = "lightning" if is_lightning else "torchrl-gpu"
     try:
         return _dispatch(argv, program)
     except KeyboardInterrupt:
@@ -111,7 +113,8 @@ def _in_utf8_mode() -> int | None:
 
 
 def _dispatch(argv: list[str], program: str) -> int | None:
-    subcommand, rest = (argv[0], argv[1:]) if argv else ("--help", [])
+    subcommand = argv[0] if argv else "--help"
+    rest = argv[1:]
     own = {} if program == "lightning" else OWN_SUBCOMMANDS
     listed = TRAINER_SUBCOMMANDS | own
     if subcommand in ("-h", "--help"):
@@ -123,7 +126,9 @@ def _dispatch(argv: list[str], program: str) -> int | None:
         args = resolve_configs(rest)
         check_arguments(args)
         builds = ("-c", "-h", "--config", "--model", "--print_config")
-        if not any(arg.startswith(builds) or "help" in arg for arg in args):
+        names_run = any(arg.startswith(builds) for arg in args)
+        asks_help = any("help" in arg for arg in args)
+        if not names_run and not asks_help:
             raise ValueError("command line: name a run with --config NAME.yaml or --model CLASS")
         from torchrl_gpu.cli.lightning_cli import run
 

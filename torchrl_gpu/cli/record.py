@@ -43,7 +43,9 @@ def main(argv: list[str]) -> None:
     from torchrl_gpu.cli.loading import load_policy
     from torchrl_gpu.system.console import progress_bar
 
-    seed = args.seed if args.seed is not None or args.format != "memmap" else ROWS_SEED
+    # Rows are learned from, so that they must not be the episodes of `lightning test`, which measure what was learned.
+    takes_given = args.seed is not None or args.format != "memmap"
+    seed = args.seed if takes_given else ROWS_SEED
     if seed is not None:
         words.append(f"--data.seed={seed}")
     wanted = args.policy or (None if args.ckpt_path else "random")

@@ -31,7 +31,9 @@ def main(argv: list[str]) -> None:
     from torchrl_gpu.policies.registry import import_classes
 
     path = args.pop("policy")
-    loading: _Loading = {"device": args.pop("device"), "classes": import_classes(WHERE, args.pop("classes"))}
+    device = args.pop("device")
+    classes = import_classes(WHERE, args.pop("classes"))
+    loading: _Loading = {"device": device, "classes": classes}
     page = args.pop("server")
     on_page = args.pop("page")
     args.pop("config")
@@ -64,14 +66,17 @@ def _run(path: str | None, loading: _Loading, page: dict[str, Any] | None, args:
 
             args["pallets"] = PackingSessions(args["pallets"], device=loading["device"])
         if page is not None:
-            page["token"] = page["token"] or os.environ.get(TOKEN_VARIABLES["token"])
-            page["view_token"] = page["view_token"] or os.environ.get(TOKEN_VARIABLES["view_token"])
+            for name in ("token", "view_token"):
+                variable = TOKEN_VARIABLES[name]
+                page[name] = page[name] or os.environ.get(variable)
             server = StreamServer(**page)
         bridge = RosBridge(policy, server=server, **args)
     if ending.event.is_set():
         return
     with until_told_to_end() as ending, server or nullcontext(), bridge:
-        runs = f"{policy.name} on {policy.device}, actions to {args['action_topic']}" if policy else "no policy"
+        runs = "no policy"
+        if policy:
+            runs = f"{policy.name} on {policy.device}, actions to {args['action_topic']}"
         runs += f", packing sessions at {args['pallet_topic']}" if args["pallets"] is not None else ""
         print_line(f"ros: {runs}{f', watch at {server.url}' if server else ''}")
         while not ending.event.wait(_POLL_S):
@@ -95,7 +100,8 @@ def swap(bridge: RosBridge, path: str | None, device: str, classes: Sequence[typ
         bridge.swap(policy)
     except Exception as error:
         # The file may be broken, the device without memory, or the policy itself may fail.
-        return f"ros: the policy before goes on; {' '.join(str(error).split()) or type(error).__name__}"
+        reason = " ".join(str(error).split()) or type(error).__name__
+        return f"ros: the policy before goes on; {reason}"
     return f"ros: {policy.name} of {path} decides now"
 
 

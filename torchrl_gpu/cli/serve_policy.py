@@ -52,7 +52,8 @@ def main(argv: list[str]) -> None:
             policy.about |= describe_environment(env)
         names = ("max_rows", "wait_ms", "max_body_mib", "page", "host", "port", "token", "max_clients")
         options = {name: getattr(args, name) for name in names}
-        server = policy_server(policy, pallets=pallets, **options, tls=tuple(args.tls) if args.tls else None)
+        tls = tuple(args.tls) if args.tls else None
+        server = policy_server(policy, pallets=pallets, **options, tls=tls)
     if ending.event.is_set():
         return
     with until_told_to_end() as ending, server:

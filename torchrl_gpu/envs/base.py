@@ -203,7 +203,9 @@ class BatchedEnv(EnvBase, metaclass=_CompletingMeta):
 
         Assignment acts as `load_state_dict`: the whole state is validated, then copied.
         """
-        return self.env_state() if self._state is None or isinstance(self._state, dict) else self._state
+        if self._state is None or isinstance(self._state, dict):
+            return self.env_state()
+        return self._state
 
     @state.setter
     def state(self, state: Any) -> None:
@@ -214,7 +216,9 @@ class BatchedEnv(EnvBase, metaclass=_CompletingMeta):
             given = dict(state)
         else:
             given = {name: getattr(state, name, None) for name in self.env_state()}
-        self._take_state(f"{type(self).__name__}.state", {"seed": self._seed_tensor, **given}, strict=True)
+        # A state holds no seed, so that the present one stays.
+        whole = {"seed": self._seed_tensor, **given}
+        self._take_state(f"{type(self).__name__}.state", whole, strict=True)
 
     @property
     def _seed_tensor(self) -> Tensor:
@@ -290,7 +294,8 @@ class BatchedEnv(EnvBase, metaclass=_CompletingMeta):
     def _arguments_like(self, num_envs: int, **changes: object) -> ConstructorArguments:
         where = f"{type(self).__name__}.like"
         given: ConstructorArguments = {"num_envs": num_envs, **changes}
-        known = [name for name in _constructor_arguments(type(self)) if name not in self.not_passed_on]
+        taken = _constructor_arguments(type(self))
+        known = [name for name in taken if name not in self.not_passed_on]
         unknown = set(changes) - set(known)
         if unknown:
             raise ValueError(f"{where}: the constructor takes {', '.join(known)}, not {min(unknown)}")
@@ -344,7 +349,8 @@ class BatchedEnv(EnvBase, metaclass=_CompletingMeta):
         state = present | {str(name): value for name, value in found.items()}
         conflict = self._state_conflict(state)
         if conflict is not None:
-            raise ValueError(f"{where}: {conflict.name} must be {conflict.required}; got {conflict.found}")
+            fault = f"{conflict.name} must be {conflict.required}; got {conflict.found}"
+            raise ValueError(f"{where}: {fault}")
         # Tensors made in inference mode could not be written into by a step outside of it.
         with torch.inference_mode(False), torch.no_grad():
             copy = {name: value.detach().clone(memory_format=torch.contiguous_format) for name, value in state.items()}
@@ -371,7 +377,8 @@ class BatchedEnv(EnvBase, metaclass=_CompletingMeta):
         Its form is validated without reading its values. A trailing axis of size 1 is accepted.
         """
         action = tensordict.get(key, None)
-        known = isinstance(action, Tensor) and action.dtype in (_WHOLE if whole else _REAL)
+        dtypes = _WHOLE if whole else _REAL
+        known = isinstance(action, Tensor) and action.dtype in dtypes
         if not known or tuple(action.shape) not in (shape, (*shape, 1)) or action.device != self.device:
             name = key if isinstance(key, str) else "/".join(key)
             kind = "whole" if whole else "real"
@@ -400,7 +407,8 @@ class BatchedEnv(EnvBase, metaclass=_CompletingMeta):
         if mask is None:
             mask = torch.ones(self.num_envs, dtype=torch.bool, device=self.device)
         if mask.dtype != torch.bool or mask.numel() != self.num_envs:
-            found = f"{str(mask.dtype).removeprefix('torch.')} of shape {tuple(mask.shape)}"
+            kind = str(mask.dtype).removeprefix("torch.")
+            found = f"{kind} of shape {tuple(mask.shape)}"
             raise ValueError(
                 f"{type(self).__name__}.reset: _reset must be bool of shape ({self.num_envs}, 1); got {found}"
             )
@@ -416,7 +424,8 @@ class BatchedEnv(EnvBase, metaclass=_CompletingMeta):
         """Return observations after a reset, with flags that no row is done."""
         out = dict(observation)
         # One operator for all three flags.
-        flags = torch.zeros(len(DONE_KEYS), self.num_envs, 1, dtype=torch.bool, device=self.device)
+        shape = (len(DONE_KEYS), self.num_envs, 1)
+        flags = torch.zeros(shape, dtype=torch.bool, device=self.device)
         out |= dict(zip(DONE_KEYS, flags.unbind(), strict=True))
         return TensorDict(out, batch_size=self.batch_size, device=self.device)
 
@@ -472,8 +481,10 @@ def _on_device_of(tensor: Tensor | None, value: object) -> object:
 
 def where_rows(mask: Tensor, fresh: Tensor, kept: Tensor) -> Tensor:
     """Return rows of `fresh` where `mask` (N,) is true, else rows of `kept`."""
-    mask = mask.view(-1, *([1] * (kept.ndim - 1)))
+    trailing_axes = [1] * (kept.ndim - 1)
+    mask = mask.view(-1, *trailing_axes)
     # On a CPU `where` selects pictures byte by byte, without vector instructions. Operators on bits use them.
     if kept.dtype == torch.uint8 and kept.device.type == "cpu":
-        return kept ^ ((kept ^ fresh) & mask.to(torch.uint8).mul_(255))
+        all_bits = mask.to(torch.uint8).mul_(255)
+        return kept ^ ((kept ^ fresh) & all_bits)
     return torch.where(mask, fresh, kept)

@@ -84,13 +84,16 @@ def sheet(clip: Tensor, width: int, height: int) -> Tensor:
     length, _, frame_rows, frame_columns = clip.shape
     across = _best_frames_across(length, frame_rows, frame_columns, width, height)
     down = -(-length // across)
-    scale = min(width / (across * frame_columns), height / (down * frame_rows))
+    sheet_columns = across * frame_columns
+    sheet_rows = down * frame_rows
+    scale = min(width / sheet_columns, height / sheet_rows)
     # Pixels stay squares of one size, so that a person sees what the policy sees.
     if scale >= 1:
         scale = int(scale)
     frame_height = max(1, int(frame_rows * scale))
     frame_width = max(1, int(frame_columns * scale))
-    frames = interpolate(clip.float(), [frame_height, frame_width], mode="nearest").to(torch.uint8)
+    scaled = interpolate(clip.float(), [frame_height, frame_width], mode="nearest")
+    frames = scaled.to(torch.uint8)
     out = clip.new_zeros(3, height, width)
     # Each frame is centred in a cell of its own.
     top_margin = (height // down - frame_height) // 2
@@ -98,7 +101,9 @@ def sheet(clip: Tensor, width: int, height: int) -> Tensor:
     for i, frame in enumerate(frames):
         top = (i // across) * height // down + top_margin
         left = (i % across) * width // across + left_margin
-        out[:, top : top + frame_height, left : left + frame_width] = frame
+        rows = slice(top, top + frame_height)
+        columns = slice(left, left + frame_width)
+        out[:, rows, columns] = frame
     return out.permute(1, 2, 0).contiguous()
 
 
@@ -111,7 +116,9 @@ def _best_frames_across(length: int, frame_rows: int, frame_columns: int, width:
     largest_scale = 0.0
     for across in range(1, length + 1):
         down = -(-length // across)
-        scale = min(width / (across * frame_columns), height / (down * frame_rows))
+        sheet_columns = across * frame_columns
+        sheet_rows = down * frame_rows
+        scale = min(width / sheet_columns, height / sheet_rows)
         if scale > largest_scale:
             best = across
             largest_scale = scale

@@ -52,6 +52,7 @@ def draw_bits(key: Tensor, counter: Tensor) -> Tensor:
 
 def bits_in_torch(key: Tensor, counter: Tensor) -> Tensor:
     """Draw as `draw_bits` does, by torch: the definition for all backends."""
+    # Without the constant, key and counter could change places, and wherever they are equal the draw would be 0.
     return mix(mix(key) ^ mix(counter + 0x9E3779B9))
 
 
@@ -95,7 +96,9 @@ def draw_integers(key: Tensor, counter: Tensor, high: int, end: int | None = Non
     # Multiply and shift (Lemire 2019) without rejection: a draw that were rejected would need a second counter, and
     # the bias is at most `high` / 2**32.
     found = (draw_bits(key, counter) * high) >> 32
-    return found if end is None else torch.where(counter < end, found, -1)
+    if end is None:
+        return found
+    return torch.where(counter < end, found, -1)
 
 
 def draw_uniform(key: Tensor, counter: Tensor) -> Tensor:

@@ -87,12 +87,15 @@ class EpisodicEnv(BatchedEnv):
             arguments.refuse(where, "action", "a Categorical or Bounded of TorchRL", action)
         self._discrete = isinstance(action, Categorical)
 
-        leaves = {key: self._spec(spec) for key, spec in {**observed, **columns}.items()}
+        leaves: dict[str, TensorSpec] = {}
+        for key, spec in {**observed, **columns}.items():
+            leaves[key] = self._spec(spec)
         self.observation_spec = Composite(leaves, shape=(num_envs,))
         self.action_spec = self._spec(action)
         self.reward_spec = self._spec(Unbounded((1,), dtype=torch.float32))
         done = self._spec(Binary(1, (1,), dtype=torch.bool))
-        self.done_spec = Composite({key: done.clone() for key in DONE_KEYS}, shape=(num_envs,))
+        flags = {key: done.clone() for key in DONE_KEYS}
+        self.done_spec = Composite(flags, shape=(num_envs,))
         self.outcomes = tuple(columns)
         self.cleared_keys = self.outcomes
 
@@ -149,7 +152,8 @@ class EpisodicEnv(BatchedEnv):
         size = torch.Size(shape).numel()
         number = torch.arange(self._num_drawn, self._num_drawn + size, device=self.device, dtype=torch.int64)
         self._num_drawn += size
-        return draw_uniform(key[:, None], number).reshape(self.num_envs, *shape)
+        drawn = draw_uniform(key[:, None], number)
+        return drawn.reshape(self.num_envs, *shape)
 
     @property
     def stored_keys(self) -> list[str]:
@@ -225,10 +229,12 @@ class EpisodicEnv(BatchedEnv):
     @runs_single_threaded
     def _observe_reset(self, mask: Tensor) -> dict[str, Tensor]:
         before = self._state
+        # Before `begin` draws, since draws depend on the step: an episode must not depend on when the last one ended.
         self._state = before | {"step_count": before["step_count"] * ~mask}
         self._num_drawn = 0
         fresh = self._check_entries("begin", "state", self.begin(), self._state_forms)
-        fresh |= {"episode": before["episode"] + 1, "score": torch.zeros_like(before["score"])}
+        fresh["episode"] = before["episode"] + 1
+        fresh["score"] = torch.zeros_like(before["score"])
         self._state |= {name: where_rows(mask, value, before[name]) for name, value in fresh.items()}
         return self._first_observations()
 
@@ -238,12 +244,15 @@ class EpisodicEnv(BatchedEnv):
 
     def _first_observations(self) -> dict[str, Tensor]:
         """Return observations before a step, with zeros for outcomes."""
-        return self._current_observations() | {name: self.observation_spec[name].zero() for name in self.outcomes}
+        observed = self._current_observations()
+        zeros = {name: self.observation_spec[name].zero() for name in self.outcomes}
+        return observed | zeros
 
     @runs_single_threaded
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         shape = tuple(self.action_spec.shape)
-        action = self._given_action(tensordict, "action", shape, whole=self._discrete).to(self.action_spec.dtype)
+        given = self._given_action(tensordict, "action", shape, whole=self._discrete)
+        action = given.to(self.action_spec.dtype)
         self._state = self._state | {"step_count": self._state["step_count"] + 1}
         self._num_drawn = 0
         advanced = self.advance(self.entries, action)
@@ -253,8 +262,10 @@ class EpisodicEnv(BatchedEnv):
         reward = self._check_entry("advance", "reward", advanced.reward, self._reward_form, column=True)
         terminated = self._check_entry("advance", "terminated", advanced.terminated, self._flag_form, column=True)
         outcomes = self._check_entries("advance", "outcomes", advanced.outcomes, self._outcome_forms, columns=True)
-        truncated = (self._state["step_count"] >= self.max_steps)[:, None] & ~terminated
-        self._state |= {**state, "score": self._state["score"] + reward[:, 0]}
+        is_over = self._state["step_count"] >= self.max_steps
+        truncated = is_over[:, None] & ~terminated
+        score = self._state["score"] + reward[:, 0]
+        self._state |= {**state, "score": score}
         ends = {"terminated": terminated, "truncated": truncated, "done": terminated | truncated}
         out = self._current_observations() | {**outcomes, "reward": reward, **ends}
         return TensorDict(out, batch_size=self.batch_size, device=self.device)
@@ -275,7 +286,8 @@ def _declared_specs(where: str, argument: str, given: object) -> dict[str, Tenso
         _refuse_specs(where, argument, given)
     specs = dict(given.items())
     for name, spec in specs.items():
-        if not isinstance(name, str) or not isinstance(spec, TensorSpec) or isinstance(spec, Composite):
+        is_leaf = isinstance(spec, TensorSpec) and not isinstance(spec, Composite)
+        if not isinstance(name, str) or not is_leaf:
             _refuse_specs(where, argument, given)
     return specs
 

@@ -77,7 +77,8 @@ class LiveBytes(TorchDispatchMode):
         args: tuple[object, ...] = (),
         kwargs: dict[str, object] | None = None,
     ) -> object:
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        inputs = tree_leaves((args, kwargs))
+        given = [leaf for leaf in inputs if isinstance(leaf, Tensor)]
         # Storages of inputs that are not in `_sizes` were made before the mode was entered, and do not count.
         known = {each.untyped_storage()._cdata for each in given}
         out = func(*args, **(kwargs or {}))

@@ -99,7 +99,8 @@ def _image(frame: Tensor, caption: str | None) -> Image.Image:
     if caption:
         size = max(10, round(image.height / 24))
         place = (round(0.7 * size), round(0.5 * size))
-        ImageDraw.Draw(image).multiline_text(place, caption, fill=TEXT, font=ImageFont.load_default(size), spacing=4)
+        font = ImageFont.load_default(size)
+        ImageDraw.Draw(image).multiline_text(place, caption, fill=TEXT, font=font, spacing=4)
     return image
 
 

@@ -66,7 +66,8 @@ class FromPixels(BatchedEnv):
         self.reward_spec = env.full_reward_spec.clone()
         self.done_spec = env.full_done_spec.clone()
         self.observation_spec = env.observation_spec.clone()
-        for name, spec in clips.clip_specs(self.clip_length, *self.frame_size).items():
+        specs = clips.clip_specs(self.clip_length, *self.frame_size)
+        for name, spec in specs.items():
             self.observation_spec[name] = spec.to(self.device).expand(self.num_envs, *spec.shape)
         self.outcomes = env.outcomes
         self.cleared_keys = env.cleared_keys
@@ -74,7 +75,8 @@ class FromPixels(BatchedEnv):
         self.is_native = env.is_native
         self.far = env.far
 
-        black = torch.zeros(self.num_envs, 3, *self.frame_size, dtype=torch.uint8, device=self.device)
+        shape = (self.num_envs, 3, *self.frame_size)
+        black = torch.zeros(shape, dtype=torch.uint8, device=self.device)
         self._clip = clips.first_clip(black, self.clip_length)
         # Steps of the running episode, and pictures shown before the newest, (N,) each.
         self._age = torch.zeros_like(self._env_index)
@@ -121,7 +123,8 @@ class FromPixels(BatchedEnv):
         """
         clip_length = changes.pop("clip_length", self.clip_length)
         frame_size = changes.pop("frame_size", self.frame_size)
-        return type(self)(self.env.like(num_envs, **changes), clip_length=clip_length, frame_size=frame_size)
+        wrapped = self.env.like(num_envs, **changes)
+        return type(self)(wrapped, clip_length=clip_length, frame_size=frame_size)
 
     def shard_arguments(self, num_envs: int, first_env: int) -> ConstructorArguments:
         env = Recipe(type(self.env), self.env.shard_arguments(num_envs, first_env))
@@ -159,9 +162,11 @@ class FromPixels(BatchedEnv):
         height, width = self.frame_size
         # All rows as a tensor on the device, not as numbers: a list would have to be copied there at every step.
         rows = cast(Sequence[int], self._rows)
-        drawn = torch.as_tensor(self._view.pictures(rows, width, height), device=self.device)
+        given = self._view.pictures(rows, width, height)
+        drawn = torch.as_tensor(given, device=self.device)
         shape = self.num_envs, height, width, 3
-        pictures = arguments.tensor(type(self.env).__name__, "pictures", drawn, torch.uint8, shape)
+        where = type(self.env).__name__
+        pictures = arguments.tensor(where, "pictures", drawn, torch.uint8, shape)
         return pictures.permute(0, 3, 1, 2)
 
     def _observe_reset(self, mask: Tensor) -> dict[str, Tensor]:
@@ -197,7 +202,8 @@ class FromPixels(BatchedEnv):
         self._age = state["age"]
 
     def _state_bounds(self) -> dict[str, Bounds]:
-        return self.env._state_bounds() | {"shown": Bounds(0, 2**62), "age": Bounds(0, 2**62)}
+        count = Bounds(0, 2**62)
+        return self.env._state_bounds() | {"shown": count, "age": count}
 
     def _state_conflict(self, state: dict[str, Tensor]) -> Conflict | None:
         return self.env._state_conflict(_without_clips(state))

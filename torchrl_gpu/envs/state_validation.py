@@ -41,9 +41,11 @@ class Bounds(NamedTuple):
             out = ~value.isfinite()
         # Compared as "not within", so that NaN is out of bounds.
         if self.low is not None or value.is_floating_point():
-            out = out | ~(value >= _limit_on(value.device, self.low, -torch.inf))
+            low = _limit_on(value.device, self.low, -torch.inf)
+            out = out | ~(value >= low)
         if self.high is not None or value.is_floating_point():
-            out = out | ~(value <= _limit_on(value.device, self.high, torch.inf))
+            high = _limit_on(value.device, self.high, torch.inf)
+            out = out | ~(value <= high)
         return out
 
     def at(self, index: tuple[int, ...], shape: torch.Size) -> str:
@@ -68,7 +70,9 @@ def _limit_on(device: torch.device, limit: Limit, otherwise: float) -> float | T
 
 def _limit_at(limit: Limit, index: tuple[int, ...], shape: torch.Size) -> float | None:
     """Return the limit of one element of a value of a shape."""
-    return limit.expand(shape)[index].item() if isinstance(limit, Tensor) else limit
+    if isinstance(limit, Tensor):
+        return limit.expand(shape)[index].item()
+    return limit
 
 
 class Entry(NamedTuple):

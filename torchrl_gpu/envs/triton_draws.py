@@ -92,6 +92,7 @@ def covers(key: Tensor, counter: Tensor) -> bool:
     if not key.dtype == counter.dtype == torch.int64 or key.device != counter.device:
         return False
     shape = torch.broadcast_shapes(key.shape, counter.shape)
+    # The kernel counts in int32, and the lanes of the last program count beyond the end.
     return len(shape) <= MOST_AXES and shape.numel() < 2**31 - _LANES
 
 
@@ -110,7 +111,8 @@ def draw(kind: str, key: Tensor, counter: Tensor, *, seed: int = 0, high: int = 
     dtype = torch.float32 if kind == "uniform" else torch.int64
     out = torch.empty(key.shape, dtype=dtype, device=key.device)
     lengths = _pad(key.shape, 1)
-    strides = (*_pad(key.stride(), 0), *_pad(counter.stride(), 0))
+    key_strides = _pad(key.stride(), 0)
+    strides = (*key_strides, *_pad(counter.stride(), 0))
     # Triton makes a number of 2**31 or more an int64, which would compile a second kernel. The low 32 bits count.
     if seed >= 2**31:
         seed -= 2**32
@@ -132,7 +134,8 @@ def self_test(device: str) -> str:
     """Return how draws on a device differ from those of torch, or "" if they do not."""
     there = torch.device(device)
     key = torch.tensor([0, 1, -1, 2**31, 2**32 - 1, 2**63 - 1, -(2**63)], dtype=torch.int64, device=there)
-    counter = torch.arange(-70, 70, dtype=torch.int64, device=there).view(2, 70)
+    numbers = torch.arange(-70, 70, dtype=torch.int64, device=there)
+    counter = numbers.view(2, 70)
     # Once without broadcasting, and once with it.
     return _difference(key, counter[0, :7]) or _difference(key[:, None, None], counter)
 

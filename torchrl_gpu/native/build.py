@@ -183,7 +183,10 @@ def _fingerprint(command: tuple[str, ...]) -> str:
     digest = hashlib.sha256(_sources())
     flags = os.environ.get("CXXFLAGS", "")
     own_flags = repr((COMMON_FLAGS, VARIANTS))
-    for text in (*command, _version(command), flags, own_flags, _processor(), platform.machine()):
+    version = _version(command)
+    texts = (*command, version, flags, own_flags, _processor(), platform.machine())
+    # A zero byte ends each text: otherwise "a", "bc" and "ab", "c" would have one fingerprint.
+    for text in texts:
         digest.update(text.encode() + b"\0")
     return digest.hexdigest()[:20]
 
@@ -199,7 +202,9 @@ def _processor() -> str:
     except OSError:
         return platform.processor()
     wanted = ("model name", "flags", "Features", "CPU part")
-    return "\n".join(dict.fromkeys(line for line in lines if line.startswith(wanted)))
+    # Every core has the same lines, and how many cores there are decides nothing.
+    kept = [line for line in lines if line.startswith(wanted)]
+    return "\n".join(dict.fromkeys(kept))
 
 
 def _compile(command: tuple[str, ...], path: Path, variants: Sequence[Sequence[str]] = VARIANTS) -> None:

@@ -29,23 +29,30 @@ def wrong_operator() -> str:
     if drawn.tolist() != list(_BITS.values()):
         return "draw_bits gives wrong numbers"
     mask = (drawn[:, :, None] >> _integers(range(32)) & 1).bool().flatten(1)  # (4, 128)
+    # A row without a true value is a case of its own in every operator.
     mask[0] = False
     draw = torch.linspace(0, 0.999, len(mask), dtype=torch.float64, device="cpu")
     rows = zip(mask.tolist(), draw.tolist(), strict=True)
-    if operators.pick_true(mask, draw).tolist() != [_pick(*row) for row in rows]:
+    picked = [_pick(*row) for row in rows]
+    if operators.pick_true(mask, draw).tolist() != picked:
         return "pick_true gives wrong numbers"
     # Two bits make scores with ties, (4, 128).
     scores = [(drawn >> shift & 3).double().repeat(1, 32) for shift in (0, 2)]
-    ranked = zip(*(score.tolist() for score in scores), mask.tolist(), strict=True)
-    if operators.first_best(scores, mask).tolist() != [_best(*row) for row in ranked]:
+    columns = [score.tolist() for score in scores]
+    ranked = zip(*columns, mask.tolist(), strict=True)
+    best = [_best(*row) for row in ranked]
+    if operators.first_best(scores, mask).tolist() != best:
         return "first_best gives wrong numbers"
-    if operators.any_true(mask).tolist() != [any(row) for row in mask.tolist()]:
+    has_true = [any(row) for row in mask.tolist()]
+    if operators.any_true(mask).tolist() != has_true:
         return "any_true gives wrong numbers"
     bounds = [0.0, 1.0, 2.5]
     counted = []
-    for chosen, values in zip(mask.tolist(), scores[0].tolist(), strict=True):
+    counted_scores = scores[0]
+    for chosen, values in zip(mask.tolist(), counted_scores.tolist(), strict=True):
         counted.append([_at_most(bound, chosen, values) for bound in bounds])
-    if operators.count_at_most(scores[0].float(), mask, bounds).tolist() != counted:
+    found = operators.count_at_most(counted_scores.float(), mask, bounds)
+    if found.tolist() != counted:
         return "count_at_most gives wrong numbers"
     return _wrong_cut(_STACK, _ITEMS_OF_STACK) or _wrong_cut(_LAYERS, _ITEMS_OF_LAYERS)
 

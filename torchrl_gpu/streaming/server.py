@@ -153,10 +153,13 @@ class StreamServer:
         It carries the token: it is for a terminal, not for a log that others read.
         """
         scheme = "https" if self.settings.tls else "http"
-        host = socket.gethostname() if self.settings.host in _ANYWHERE else self.settings.host
+        host = self.settings.host
+        if host in _ANYWHERE:
+            host = socket.gethostname()
         # An address of IPv6 stands in brackets, as a port follows it.
         host = f"[{host}]" if ":" in host else host
-        query = f"?token={quote(self.settings.token, safe='')}" if self.settings.token else ""
+        token = self.settings.token
+        query = f"?token={quote(token, safe='')}" if token else ""
         return f"{scheme}://{host}:{self.port}/{query}"
 
     # -- pictures ------------------------------------------------------------------------------------------------------

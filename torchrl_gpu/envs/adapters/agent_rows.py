@@ -103,9 +103,13 @@ class AgentRows:
         value: Tensor = self.entries(tensordict)[name]
         if not value.is_floating_point():
             return value
-        far, low, high = self._bounds.get(name, _FiniteBounds(self._env.far))
+        unbounded = _FiniteBounds(self._env.far)
+        far, low, high = self._bounds.get(name, unbounded)
+        # By default `nan_to_num` would make NaN 0, and a fault of the environment would pass as a number.
         value = value.nan_to_num(nan, far, -far)
-        return value if low is None and high is None else value.clamp(low, high)
+        if low is None and high is None:
+            return value
+        return value.clamp(low, high)
 
     @property
     def observations(self) -> dict[str, TensorSpec]:

@@ -100,7 +100,8 @@ class GymnasiumVectorEnv(VectorEnv[Observation, Array, Array]):
             self._names = list(known)
         else:
             self._names = [observations] if isinstance(observations, str) else list(observations)
-        if not self._names or not set(self._names) <= set(known):
+        are_known = set(self._names) <= set(known)
+        if not self._names or not are_known:
             found = ", ".join(map(str, self._names)) or "none"
             raise ValueError(f"{where}: observations must be among {', '.join(known)}, not {found}")
         named = spaces.Dict({name: known[name] for name in self._names})
@@ -132,7 +133,8 @@ class GymnasiumVectorEnv(VectorEnv[Observation, Array, Array]):
         else:
             assert self._current is not None
             # Rows that are chosen restart as if they were done.
-            self._current = self.env.maybe_reset(self._current.copy().set("done", chosen))
+            with_chosen_done = self._current.copy().set("done", chosen)
+            self._current = self.env.maybe_reset(with_chosen_done)
         return self._observe(self._current), self._infos(self._current)
 
     def _choose(self, mask: object, seed: int | None) -> Tensor | None:
@@ -145,7 +147,8 @@ class GymnasiumVectorEnv(VectorEnv[Observation, Array, Array]):
         has_form = rows.dtype == torch.bool and tuple(rows.shape) == (self.num_envs,)
         if not has_form or not bool(rows.any()):
             kind = str(rows.dtype).removeprefix("torch.")
-            found = f"{kind} of shape {tuple(rows.shape)}, {int(rows.sum())} of them true"
+            num_true = int(rows.sum())
+            found = f"{kind} of shape {tuple(rows.shape)}, {num_true} of them true"
             raise ValueError(
                 f"{where} must be bool of shape ({self.num_envs},), and true for at least one row; got {found}"
             )
@@ -188,7 +191,8 @@ class GymnasiumVectorEnv(VectorEnv[Observation, Array, Array]):
         """
         if self.render_mode is None:
             return None
-        pictures = viewable(self.env).pictures(range(self.env.num_envs), *self.render_size)
+        index = range(self.env.num_envs)
+        pictures = viewable(self.env).pictures(index, *self.render_size)
         arrays = pictures.cpu().numpy() if isinstance(pictures, Tensor) else pictures
         # Robots of one environment are in one picture.
         robots = self.num_envs // self.env.num_envs
@@ -199,8 +203,11 @@ class GymnasiumVectorEnv(VectorEnv[Observation, Array, Array]):
 
     def _check_actions(self, actions: Array) -> Tensor:
         """Return actions in the form of the environment."""
-        # A copy of arrays, which torch may not alias if they are read-only.
-        action = actions.detach() if isinstance(actions, Tensor) else torch.from_numpy(np.array(actions))
+        if isinstance(actions, Tensor):
+            action = actions.detach()
+        else:
+            # A copy of arrays, which torch may not alias if they are read-only.
+            action = torch.from_numpy(np.array(actions))
         shape = self.action_space.shape
         if action.shape != shape:
             raise ValueError(f"GymnasiumVectorEnv.step: actions must have shape {shape}, not {tuple(action.shape)}")
@@ -226,14 +233,16 @@ class GymnasiumVectorEnv(VectorEnv[Observation, Array, Array]):
     def _observe_entry(self, name: str, tensordict: TensorDictBase) -> Array:
         value = self._rows.observe(name, tensordict)
         lead = len(self._rows.shape)
-        return self._out_in_space_dtype(value.reshape(self.num_envs, *value.shape[lead:]))
+        rows = value.reshape(self.num_envs, *value.shape[lead:])
+        return self._out_in_space_dtype(rows)
 
     def _infos(self, tensordict: TensorDictBase) -> Infos:
         """Return infos of all rows, each with its mask of rows."""
         entries = self._rows.entries(tensordict)
         infos: Infos = {}
         if self.masked:
-            infos["action_mask"] = self._out_in_space_dtype(entries["action_mask"].reshape(self.num_envs, -1))
+            mask = entries["action_mask"].reshape(self.num_envs, -1)
+            infos["action_mask"] = self._out_in_space_dtype(mask)
         active = entries.get("active", None)
         if active is not None:
             infos["active"] = self._out(self._rows.flatten(active))
@@ -284,7 +293,9 @@ def _space(spec: TensorSpec, lead: int) -> spaces.Space[Any]:
         return spaces.MultiBinary(shape)
     if isinstance(spec, Categorical):
         number = int(spec.space.n)
-        return spaces.Box(0, number - 1, shape, dtype=np.int64) if shape else spaces.Discrete(number)
+        if shape:
+            return spaces.Box(0, number - 1, shape, dtype=np.int64)
+        return spaces.Discrete(number)
     first_row = (0,) * lead
     dtype = np.dtype(str(spec.dtype).removeprefix("torch."))
     low = spec.space.low[first_row].cpu().numpy()

@@ -90,7 +90,8 @@ class RslRlVecEnv:
         self.episode_length_buf = self.episode_length_buf + 1
         is_long = self.episode_length_buf >= self.max_episode_length
         # Robots of one environment restart together.
-        cut_off = is_long.view(self.env.num_envs, -1).any(-1, keepdim=True)
+        by_env = is_long.view(self.env.num_envs, -1)
+        cut_off = by_env.any(-1, keepdim=True)
         over = after["done"] | cut_off
         reward, terminated, done = self._rows.results(stepped, after, over)
         self.episode_length_buf = torch.where(self._rows.flatten(over), 0, self.episode_length_buf)
@@ -119,7 +120,8 @@ class RslRlVecEnv:
             mask: Tensor | None = before.get("action_mask", None)
             legal = actions if mask is None else torch.where(mask, actions, -torch.inf)
             return legal.argmax(-1)
-        scaled = self._low + (actions + 1) * (self._high - self._low) / 2
+        span = self._high - self._low
+        scaled = self._low + (actions + 1) * span / 2
         return scaled.clamp(self._low, self._high)
 
     def _log(self, after: TensorDictBase, over: Tensor) -> None:
@@ -129,5 +131,8 @@ class RslRlVecEnv:
         """
         number = over.sum()
         for name, value in self.env.episode_outcomes(after).items():
-            mean = torch.where(over, value.float(), 0.0).sum() / number.clamp_min(1)
-            self._recent[name] = torch.where(number > 0, mean, self._recent[name])
+            total = torch.where(over, value.float(), 0.0).sum()
+            mean = total / number.clamp_min(1)
+            # Where no episode has ended the last mean stays: that of none would be 0, and look like a result.
+            before = self._recent[name]
+            self._recent[name] = torch.where(number > 0, mean, before)

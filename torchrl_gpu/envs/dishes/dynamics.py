@@ -85,9 +85,11 @@ def work(
         waiting = (stack + demand_of(prices, trend)).clamp_max(prices.stack_limit)
         washed = torch.minimum(waiting, washed)
         strain = strain + prices.stacked_odds * waiting / prices.stack_limit
-    mean_broken = washed * prices.fragility * speed * (1 - care) * strain
+    carelessness = 1 - care
+    mean_broken = washed * prices.fragility * speed * carelessness * strain
     broken = poisson(mean_broken, chance)
-    reward = prices.value * (washed - broken) - prices.damage * broken
+    sales = prices.value * (washed - broken)
+    reward = sales - prices.damage * broken
     reward = reward - prices.energy * speed**2
     reward = reward - prices.attention * care**2
     reward = reward - prices.wage
@@ -100,7 +102,8 @@ def work(
     fatigue = fatigue + prices.fatigue_rate * (effort - fatigue)
     # The noise keeps the variance of the trend the same from slice to slice.
     memory = prices.demand_memory
-    noise = prices.demand_swing * math.sqrt(1 - memory**2) * weather
+    deviation = prices.demand_swing * math.sqrt(1 - memory**2)
+    noise = deviation * weather
     return Slice(
         stack=waiting - washed,
         fatigue=fatigue,

@@ -63,13 +63,14 @@ class Economics:
         for name in ("fatigue_rate", "demand_memory", "tired_share", "wear_per_dish"):
             if getattr(self, name) > 1:
                 raise ValueError(f"Economics: {name} must be at most 1, not {getattr(self, name)}")
-        if not (self.capacity > 0 and self.demand > 0 and self.stack_limit > 0):
+        if min(self.capacity, self.demand, self.stack_limit) <= 0:
             raise ValueError(
                 "Economics: capacity, demand and stack_limit must be above 0;"
                 f" they are {self.capacity}, {self.demand} and {self.stack_limit}"
             )
         # Odds of each dish, which a Poisson number of broken ones is computed from.
-        worst = self.fragility * (1 + self.tired_odds + self.worn_odds + self.stacked_odds)
+        worst_strain = 1 + self.tired_odds + self.worn_odds + self.stacked_odds
+        worst = self.fragility * worst_strain
         if worst > 1:
             raise ValueError(
                 f"Economics: fragility {self.fragility:g} gives odds of {worst:.3g} in the worst case, more than 1"
@@ -98,8 +99,10 @@ def slice_reward(prices: Economics, speed: np.ndarray, care: np.ndarray) -> np.n
     attention a, wage w, and n broken dishes, a Poisson number of mean `c·b·s²·(1 − k)` with fragility b.
     """
     washed = prices.capacity * speed
-    broken = _mean_broken(washed * prices.fragility * speed * (1 - care))
-    gain = prices.value * washed - (prices.value + prices.damage) * broken
+    uncapped = washed * prices.fragility * speed * (1 - care)
+    broken = _mean_broken(uncapped)
+    loss = (prices.value + prices.damage) * broken
+    gain = prices.value * washed - loss
     gain = gain - prices.energy * speed**2
     gain = gain - prices.attention * care**2
     return gain - prices.wage
@@ -129,7 +132,8 @@ def stationary_optimum(prices: Economics) -> Optimum:
     κs² = 1. Its largest value is at a root of its derivative or at an end. `docs/environments/dishwashing.md` derives
     this. It ignores the cap `MOST_BROKEN`. If that cap matters, the optimum is elsewhere, and a grid search finds it.
     """
-    loss = prices.capacity * (prices.value + prices.damage) * prices.fragility
+    loss_per_dish = prices.value + prices.damage
+    loss = prices.capacity * loss_per_dish * prices.fragility
     gain = prices.capacity * prices.value
     energy = prices.energy
     attention = prices.attention

@@ -154,7 +154,8 @@ class DishwashingEnv(EpisodicEnv):
         drawn = self.uniform(4)
         prices = self.economics
         weather = dynamics.normal(drawn[:, 1:])
-        worked = dynamics.work(prices, state, action, drawn[:, 0], weather, stationary=self.stationary)
+        chance = drawn[:, 0]
+        worked = dynamics.work(prices, state, action, chance, weather, stationary=self.stationary)
         # The belt shows the demand as a share of what the stack can take.
         coming = dynamics.demand_of(prices, worked.trend) / prices.stack_limit
         after = {
@@ -169,6 +170,7 @@ class DishwashingEnv(EpisodicEnv):
         after["profit"] = state["profit"] + worked.reward
         after["belt"] = _turn(state["belt"], coming)
         after["arm"] = _turn(state["arm"], action[:, 0])
+        # The arm trembles equally fast at any time: fatigue shows in how wide it does.
         after["shake"] = _turn(state["shake"], torch.full_like(coming, 0.7))
         after["foam"] = _turn(state["foam"], 1 - worked.wear)
         if self.observe_as == "video":
@@ -185,7 +187,8 @@ class DishwashingEnv(EpisodicEnv):
         if self.observe_as == "video":
             return clips.clip_observations(state["clip"], state["shown"], self._state["step_count"])
         prices = self.economics
-        demand = dynamics.demand_of(prices, state["trend"]) / (_MOST_DEMAND * prices.demand)
+        most_demand = _MOST_DEMAND * prices.demand
+        demand = dynamics.demand_of(prices, state["trend"]) / most_demand
         has_broken = (state["broken"] > 0).float()
         stack = state["stack"] / prices.stack_limit
         seen = [stack, state["fatigue"], state["wear"], demand, self._clock, has_broken]
@@ -205,7 +208,8 @@ class DishwashingEnv(EpisodicEnv):
             rows = torch.tensor(list(index), device=self.device, dtype=torch.int64)
         camera = Camera(height, width, self.economics.stack_limit, self.device)
         seen = {name: self.entries[name][rows] for name in VISIBLE}
-        return camera.draw(seen, self._clock[rows]).permute(0, 2, 3, 1).contiguous()
+        drawn = camera.draw(seen, self._clock[rows])
+        return drawn.permute(0, 2, 3, 1).contiguous()
 
     @property
     def overlays(self) -> Mapping[str, Overlay]:

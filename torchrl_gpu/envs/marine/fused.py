@@ -106,7 +106,9 @@ def device_problem(device: torch.device) -> str:
     try:
         kernels()
         name = f"the steps of MarineNavEnv on {device}"
-        found = SelfTest(name, f"{_FOLDER}.self_test:run", (str(device),), _versions(device)).failure()
+        function = f"{_FOLDER}.self_test:run"
+        test = SelfTest(name, function, (str(device),), _versions(device))
+        found = test.failure()
     except ImportError as error:
         found = str(error)
     if found:
@@ -162,7 +164,8 @@ def left_out() -> Iterator[None]:
 def _versions(device: torch.device) -> dict[str, str]:
     """Return versions of everything that the result of the self-test depends on."""
     sources = sorted(Path(__file__).parent.rglob("*.py"))
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    contents = b"".join(path.read_bytes() for path in sources)
+    digest = hashlib.sha256(contents).hexdigest()
     found = {"sources": digest, "torch": torch.__version__, "triton": str(machine.version("triton"))}
     found |= {"device": str(device)} | machine.cuda_versions(device)
     return {name: str(value) for name, value in found.items()}

@@ -100,6 +100,7 @@ def generate(craft: Craft, levels: tuple[Level, ...], pool: int, seed: int, quir
         short = _short(worlds, levels, level)
         if not len(short):
             return worlds
+        # By each world's own key, so that it does not depend on which others had to be drawn again.
         again = draw_bits(key[short], torch.tensor(_ROUNDS + attempt, dtype=torch.int64, device="cpu"))
         fresh = _draw(craft, levels, level[short], again, quirks)
         for field in fields(Worlds):
@@ -121,20 +122,23 @@ def _short(worlds: Worlds, levels: tuple[Level, ...], level: Tensor) -> Tensor:
 
 
 def _wanted(levels: tuple[Level, ...]) -> Tensor:
-    return torch.tensor([tuple(level[1:4]) for level in levels], dtype=torch.int64, device="cpu")
+    counts = [tuple(level[1:4]) for level in levels]
+    return torch.tensor(counts, dtype=torch.int64, device="cpu")
 
 
 def _draw(craft: Craft, levels: tuple[Level, ...], level: Tensor, key: Tensor, quirks: frozenset[str]) -> Worlds:
     """Draw one world of the level (P,) for each key (P,)."""
     sizes = Sizes.of(levels)
     wanted = _wanted(levels)[level]
-    least = torch.tensor([each.min_distance for each in levels], dtype=torch.float64, device="cpu")[level]
+    distances = [each.min_distance for each in levels]
+    least = torch.tensor(distances, dtype=torch.float64, device="cpu")[level]
     start, goal, robots = _place_robots(craft, key, wanted[:, 0], least, sizes.robots)
     core, circulation, cores = _place_cores(craft, key, wanted[:, 1], sizes.cores, start, goal, quirks)
     obstacle, obstacles = _place_obstacles(craft, key, wanted[:, 2], sizes.obstacles, start, goal, core)
     heading = _uniform(key, _HEADINGS, sizes.robots) * (2 * math.pi)
     speed = _uniform(key, _SPEEDS, sizes.robots) * MAX_START_SPEED
-    there = torch.arange(sizes.robots, dtype=torch.int64, device="cpu") < robots[:, None]
+    numbers = torch.arange(sizes.robots, dtype=torch.int64, device="cpu")
+    there = numbers < robots[:, None]
     return Worlds(
         start=start,
         goal=goal,
@@ -177,13 +181,19 @@ def _place_cores(
     def candidate(world: Tensor, attempt: int) -> tuple[Tensor, ...]:
         drawn = _uniform(key[world], _CORES + 4 * attempt, 4)
         place = (drawn[:, :2] * craft.side)[:, None]
-        strength = CORE_RADIUS * (slow + (fast - slow) * drawn[:, 2:3])  # (W, 1)
-        strength = torch.where(drawn[:, 3:] < 0.5, strength, -strength)
+        share_of_fast = drawn[:, 2:3]
+        edge_speed = slow + (fast - slow) * share_of_fast
+        strength = CORE_RADIUS * edge_speed  # (W, 1)
+        turns_clockwise = drawn[:, 3:] < 0.5
+        strength = torch.where(turns_clockwise, strength, -strength)
         inside = ((place >= CORE_RADIUS) & (place <= craft.side - CORE_RADIUS)).all(2).squeeze(1)
-        clear = _clear_of_robots(place, start[world], goal[world], CORE_RADIUS + craft.clear_radius)
+        room = CORE_RADIUS + craft.clear_radius
+        clear = _clear_of_robots(place, start[world], goal[world], room)
         apart = _distance(core[world], place)
-        side_by_side = _may_neighbour(apart, circulation[world], strength, "touching_cores" in quirks).all(1)
-        return inside & clear & side_by_side, place.squeeze(1), strength.squeeze(1)
+        touching = "touching_cores" in quirks
+        may_neighbour = _may_neighbour(apart, circulation[world], strength, touching)
+        fits = inside & clear & may_neighbour.all(1)
+        return fits, place.squeeze(1), strength.squeeze(1)
 
     return core, circulation, _fill(wanted, candidate, (core, circulation))
 
@@ -211,10 +221,14 @@ def _place_obstacles(
 
     def candidate(world: Tensor, attempt: int) -> tuple[Tensor, ...]:
         drawn = _uniform(key[world], _OBSTACLES + 2 * attempt, 2)
-        place = (OBSTACLE_MARGIN + (craft.side - 2 * OBSTACLE_MARGIN) * drawn)[:, None]
-        clear = _clear_of_robots(place, start[world], goal[world], OBSTACLE_RADIUS + craft.clear_radius)
-        from_cores = (_distance(core[world], place) > CORE_RADIUS + OBSTACLE_RADIUS).all(1)
-        from_others = (_distance(obstacle[world], place) > 2 * OBSTACLE_RADIUS).all(1)
+        span = craft.side - 2 * OBSTACLE_MARGIN
+        place = (OBSTACLE_MARGIN + span * drawn)[:, None]
+        room = OBSTACLE_RADIUS + craft.clear_radius
+        clear = _clear_of_robots(place, start[world], goal[world], room)
+        to_cores = _distance(core[world], place)
+        from_cores = (to_cores > CORE_RADIUS + OBSTACLE_RADIUS).all(1)
+        to_others = _distance(obstacle[world], place)
+        from_others = (to_others > 2 * OBSTACLE_RADIUS).all(1)
         return clear & from_cores & from_others, place.squeeze(1)
 
     return obstacle, _fill(wanted, candidate, (obstacle,))
@@ -249,7 +263,8 @@ def _clear_of_robots(place: Tensor, start: Tensor, goal: Tensor, radius: float) 
 
     It is if it is further than `radius` from all of them. The result is (W,) bool.
     """
-    return (_distance(torch.cat((start, goal), 1), place) > radius).all(1)
+    ends = torch.cat((start, goal), 1)
+    return (_distance(ends, place) > radius).all(1)
 
 
 def _distance(a: Tensor, b: Tensor) -> Tensor:
@@ -267,7 +282,8 @@ def _uniform(key: Tensor, place: int, count: int) -> Tensor:
     `key` (W,) names the streams.
     """
     counter = torch.arange(place, place + count, dtype=torch.int64, device="cpu")
-    return draw_bits(key[:, None], counter).double() * 2.0**-32
+    bits = draw_bits(key[:, None], counter)
+    return bits.double() * 2.0**-32
 
 
 # -- the pool ----------------------------------------------------------------------------------------------------------

@@ -147,7 +147,8 @@ def _level(row: object) -> Level:
     obstacles = arguments.whole(where, "obstacles", row[3], high=MOST)
     min_distance = arguments.number(where, "min_distance", row[4])
     level = Level(from_step, robots, cores, obstacles, min_distance)
-    if level.robots < 1 or min(level.cores, level.obstacles, level.min_distance) < 0:
+    least = min(level.cores, level.obstacles, level.min_distance)
+    if level.robots < 1 or least < 0:
         raise ValueError(
             f"MarineNavEnv: a level must have at least one robot, and no count or distance below 0, not {level}"
         )

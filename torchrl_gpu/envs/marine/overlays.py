@@ -63,7 +63,9 @@ def draw_range(
     sheet.legend.text("the nearest thing seen", fill=SLOWER)
     sheet.legend.gap()
     for i in np.flatnonzero(active).tolist():
-        seen = f"{clearance[i]:.1f} m" if clearance[i] < craft.sight else "nothing near"
+        seen = "nothing near"
+        if clearance[i] < craft.sight:
+            seen = f"{clearance[i]:.1f} m"
         sheet.legend.swatch(sheet.colors[i], seen)
     return sheet.finish()
 
@@ -107,8 +109,10 @@ def lay_out(values: np.ndarray, action: int, version: str) -> tuple[np.ndarray, 
     """
     side = math.isqrt(len(values))
     order = [2, 1, 0] if version == "v2" else np.argsort(THRUST_LEVELS)[::-1].tolist()
-    place = order.index(action // side), order.index(action % side)
-    return values.reshape(side, side)[np.ix_(order, order)], place
+    row = order.index(action // side)
+    column = order.index(action % side)
+    table = values.reshape(side, side)[np.ix_(order, order)]
+    return table, (row, column)
 
 
 class _Sheet:
@@ -188,7 +192,8 @@ class _Sheet:
         way = [place.copy()]
         step = HORIZON_S / 12
         for _ in range(12):
-            speed = min(max(speed + push * ACCELERATION * step, LEAST_SPEED), MAX_SPEED)
+            pushed = speed + push * ACCELERATION * step
+            speed = min(max(pushed, LEAST_SPEED), MAX_SPEED)
             heading += turn * TURN * step
             place += speed * step * _axes(heading)[0]
             way.append(place.copy())
@@ -216,7 +221,8 @@ class _Sheet:
             color = FASTER if level > 0 else SLOWER
             if abs(level) > 0.02:
                 self.pen.line(self.chart.pixels(way), fill=color, width=max(2, self.chart.length(0.5)))
-                self._head(way[1], heading if level > 0 else heading + math.pi, color)
+                direction = heading if level > 0 else heading + math.pi
+                self._head(way[1], direction, color)
 
 
 def _axes(heading: float) -> tuple[np.ndarray, np.ndarray]:

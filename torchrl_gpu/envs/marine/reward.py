@@ -148,13 +148,19 @@ def starboard_turn(velocity: Tensor, objects: Tensor, radius: float) -> Tensor:
     distance = _norm(x, y)
     wide = r + MARGIN
     moving = (speed >= LEAST_SPEED) & (_norm(own_x, own_y) >= LEAST_SPEED)
+    # Within the circle there is no tangent: such objects are left out below.
     tangent = (distance * distance - wide * wide).clamp_min(0).sqrt()
     # The bearing is measured from the robot's own course.
     bearing = torch.atan2(own_x * y - own_y * x, own_x * x + own_y * y)
-    turn = bearing + torch.atan2(wide, tangent) + (radius / tangent).atan()
-    turn = (turn + math.pi).remainder(2 * math.pi) - math.pi
-    turn = torch.where(meets & moving & (distance >= wide), turn, 0.0)
+    past_circle = torch.atan2(wide, tangent)
+    past_own_width = (radius / tangent).atan()
+    turn = bearing + past_circle + past_own_width
+    turn = (turn + math.pi).remainder(2 * math.pi)
+    turn = turn - math.pi
+    applies = meets & moving & (distance >= wide)
+    turn = torch.where(applies, turn, 0.0)
     nearest = torch.zeros_like(turn[:, 0])
+    # From the farthest to the nearest, which so has the last word.
     for of_object in reversed(turn.unbind(1)):
         nearest = torch.where(of_object > 0, of_object, nearest)
     return nearest
@@ -169,7 +175,8 @@ def _gives_way(ahead: Tensor, aside: Tensor, along: Tensor, across: Tensor) -> T
 
     Head on is within 45° of the opposite course, and a crossing is within 45° of a course across.
     """
-    before = (ahead >= 0) & (ahead <= HEAD_ON_LENGTH) & (aside.abs() <= HEAD_ON_HALF_WIDTH)
+    is_ahead = (ahead >= 0) & (ahead <= HEAD_ON_LENGTH)
+    before = is_ahead & (aside.abs() <= HEAD_ON_HALF_WIDTH)
     head_on = before & (across.abs() < -along)
     beside = (aside >= CROSSING_ASIDE[0]) & (aside <= CROSSING_ASIDE[1])
     beside &= (ahead >= CROSSING_AHEAD[0]) & (ahead <= CROSSING_AHEAD[1])

@@ -132,7 +132,9 @@ def see_v3(motion: Tensor, scene: Scene, active: Tensor, craft: Craft, noise: Te
     velocity = velocity.expand(len(active), -1, -1, -1)
     radius = torch.cat((scene.obstacle_radius, torch.full_like(active, craft.radius)))
     radius = radius.expand(len(active), -1, -1)  # (R, J, N)
-    away = functional.pad(_absent(active), (0, 0, scene.obstacle.shape[1], 0))
+    num_obstacles = scene.obstacle.shape[1]
+    # Obstacles come first among the objects, and are never absent.
+    away = functional.pad(_absent(active), (0, 0, num_obstacles, 0))
     touches = (_length(offset) - radius - craft.radius + away).amin(1) <= 0
     if noise is not None:
         offset = offset + noise[:2].transpose(0, 1)
@@ -193,8 +195,10 @@ class Nearest(NamedTuple):
         """
         key = _nearest_keys(gap)
         number = (key.view(_INTEGERS[key.dtype]) & places_mask(gap.shape[1])).long().unsqueeze(1)
-        mask = (key <= reach + ABOVE_ZERO).to(gap.dtype) * active.unsqueeze(1)
-        return Nearest(number, functional.pad(mask, (0, 0, 0, NEAREST - key.shape[1])))
+        is_detected = (key <= reach + ABOVE_ZERO).to(gap.dtype)
+        mask = is_detected * active.unsqueeze(1)
+        num_missing = NEAREST - key.shape[1]
+        return Nearest(number, functional.pad(mask, (0, 0, 0, num_missing)))
 
     def pick(self, values: Tensor) -> Tensor:
         """Return the values (R, features, K, N) of these objects.
@@ -283,11 +287,13 @@ def draw_noise(key: Tensor, step: Tensor, objects: int, table: Tensor) -> Tensor
     """
     place = torch.arange(3 * objects, device=key.device, dtype=torch.int64).view(3, 1, objects, 1)
     bits = draw_bits(key, place + step * (3 * objects))  # (3, R, J, N)
-    # Each 32 bits become two standard normal numbers (Box and Muller, 1958).
+    # Each 32 bits become two standard normal numbers (Box and Muller, 1958). The half keeps the logarithm finite.
     radius = ((bits[:2] >> 16).to(table.dtype) + 0.5) * 2.0**-16
     angle = (bits[:2] & 0xFFFF).to(table.dtype) * (2 * math.pi * 2.0**-16)
     normal = (-2 * radius.log()).sqrt().unsqueeze(1) * torch.stack((angle.cos(), angle.sin()), 1)
-    return torch.cat((*(normal * ERROR), _look_up(bits[2:], table)))
+    errors = normal * ERROR
+    factors = _look_up(bits[2:], table)
+    return torch.cat((*errors, factors))
 
 
 def radius_factors(dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -308,4 +314,5 @@ def _look_up(bits: Tensor, table: Tensor) -> Tensor:
     place = bits.to(table.dtype) * (KNOTS * 2.0**-32)
     # float32 may round up to the last knot.
     knot = place.long().clamp_max(KNOTS - 1)
-    return torch.lerp(table[knot], table[knot + 1], place - knot)
+    share = place - knot
+    return torch.lerp(table[knot], table[knot + 1], share)

@@ -47,7 +47,8 @@ class ViewableMarine:
         `collided`, numbers of robots.
         """
         s = self.env.state
-        mean_return = s.score.sum(0) / s.exists.sum(0).clamp_min(1)
+        num_robots = s.exists.sum(0).clamp_min(1)
+        mean_return = s.score.sum(0) / num_robots
         return {
             "step": s.step_count,
             "episode": s.episode,
@@ -71,7 +72,8 @@ class ViewableMarine:
         found = [Shape("outline", middle, (world.side, world.side, 0.0), _FRAME)]
         for x, y, radius in world.obstacle.tolist():
             found.append(Shape("cylinder", (x, y, 0.5), (2 * radius, 2 * radius, 1.0), _OBSTACLE))
-        colors = item_colors(torch.arange(len(world.place), dtype=torch.int64, device="cpu")).tolist()
+        numbers = torch.arange(len(world.place), dtype=torch.int64, device="cpu")
+        colors = item_colors(numbers).tolist()
         for i in np.flatnonzero(world.exists).tolist():
             around = 2 * GOAL_RADIUS
             found.append(Shape("cylinder", (*world.goal[i].tolist(), 0.0), (around, around, 0.05), (*colors[i], 0.5)))
@@ -116,7 +118,9 @@ class ViewableMarine:
         trail_episode, trail = self.trails.pop(index, (episode, []))
         if trail_episode != episode:
             trail = []
-        if not trail or not np.array_equal(trail[-1], world.place):
+        # A world may be drawn several times between two steps, by its own stream and by those of its overlays.
+        last = trail[-1] if trail else None
+        if last is None or not np.array_equal(last, world.place):
             trail.append(world.place)
         self.trails[index] = episode, trail
         if len(self.trails) > _MOST_TRAILS:

@@ -187,7 +187,8 @@ class Chart:
     @property
     def scale(self) -> float:
         """Pixels per metre."""
-        return min(self.width, self.height) / (self.side + 2 * MARGIN)
+        shown_side = self.side + 2 * MARGIN
+        return min(self.width, self.height) / shown_side
 
     def pixels(self, place: np.ndarray) -> Polygon:
         """Return the pixel coordinates of positions (K, 2)."""
@@ -212,9 +213,11 @@ def _water(chart: Chart, cores: bytes) -> Image.Image:
     image = Image.new("RGB", (chart.width, chart.height), SAND)
     cells = 160
     axis = (np.arange(cells) + 0.5) * chart.side / cells
-    middles = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
+    by_axis = np.meshgrid(axis, axis, indexing="ij")
+    middles = np.stack(by_axis, -1).reshape(-1, 2)
     speed = np.linalg.norm(_flow(core, middles), axis=1)
-    share = np.clip(speed / FAST_SPEED, 0, 1).reshape(cells, cells, 1) ** 0.7
+    share_of_fast = np.clip(speed / FAST_SPEED, 0, 1)
+    share = share_of_fast.reshape(cells, cells, 1) ** 0.7
     grid = (CALM + (FAST - CALM) * share).astype(np.uint8)
     grid = grid[::-1] if chart.version == "v3" else grid.transpose(1, 0, 2)[::-1]
     (left, low), (right, high) = chart.pixels(np.array([[0.0, 0.0], [chart.side, chart.side]]))
@@ -240,7 +243,8 @@ def _streaks(core: np.ndarray, side: float) -> np.ndarray:
     They point in its direction, and are longer in faster water.
     """
     axis = np.arange(STREAK_SPACING / 2, side, STREAK_SPACING)
-    at = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1).reshape(-1, 2)
+    by_axis = np.meshgrid(axis, axis, indexing="ij")
+    at = np.stack(by_axis, -1).reshape(-1, 2)
     points = [at]
     for _ in range(STREAK_POINTS - 1):
         velocity = _flow(core, at)

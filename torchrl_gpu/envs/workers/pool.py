@@ -78,7 +78,8 @@ class WorkerPool:
         self._shares = shares(env.num_envs, num_workers)
         self._recipes: list[Recipe] = []
         for first, count in self._shares:
-            recipe = Recipe(type(env), env.shard_arguments(count, env.first_env + first), threads)
+            shard_arguments = env.shard_arguments(count, env.first_env + first)
+            recipe = Recipe(type(env), shard_arguments, threads)
             self._recipes.append(recipe)
         self.deaths = [0] * num_workers
         # What a worker that is started anew must do to catch up.
@@ -125,7 +126,8 @@ class WorkerPool:
         axis: dict[NestedKey, int] = {}
         if len(self._shares) > 1:
             sample = self._recipes[0].make()
-            axis = axes(state, dict(sample.env_state()), self.env.num_envs, sample.num_envs)
+            sample_state = dict(sample.env_state())
+            axis = axes(state, sample_state, self.env.num_envs, sample.num_envs)
         self._inputs: dict[CommandName, SplitTensors] = {
             "begin": self._place(state, axis),
             "step": self._place(self_test.actions),
@@ -210,7 +212,8 @@ class WorkerPool:
         """
         for key, value in tensors.items():
             if (key[-1] if isinstance(key, tuple) else key) == clips.ROW_KEY:
-                value[:, 0] = torch.arange(len(value), device=value.device, dtype=torch.int64)
+                rows = torch.arange(len(value), device=value.device, dtype=torch.int64)
+                value[:, 0] = rows
         return tensors
 
     # -- workers ----------------------------------------------------------------------------------------------------
@@ -296,7 +299,9 @@ class WorkerPool:
                 old.close()
             inputs = {str(name): place.parts[number] for name, place in self._inputs.items()}
             results = {str(name): place.parts[number] for name, place in self._results.items()}
-            self._workers[number] = self._transport(self._recipes[number], inputs, results)
+            recipe = self._recipes[number]
+            self._workers[number] = self._transport(recipe, inputs, results)
+        # In a second loop, so that all of them make their environments at the same time.
         for number in numbers:
             with self._name_failures(number):
                 self._worker(number).wait_ready()
@@ -306,7 +311,8 @@ class WorkerPool:
         first, count = self._shares[number]
         first += self.env.first_env
         process = "" if worker is None else f", {worker.name}"
-        return f"worker {number} (environments {first} to {first + count - 1}{process})"
+        last = first + count - 1
+        return f"worker {number} (environments {first} to {last}{process})"
 
     @property
     def names(self) -> list[str]:

@@ -40,7 +40,8 @@ class ProcessWorker:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         # As a daemon it ends with the trainer, even if nobody closes it.
-        self._process = context.Process(target=serve, args=(theirs, recipe, inputs, results), daemon=True)
+        arguments = (theirs, recipe, inputs, results)
+        self._process = context.Process(target=serve, args=arguments, daemon=True)
         try:
             self._process.start()
         finally:

@@ -66,7 +66,8 @@ class SelfTest:
         self._steps: list[tuple[TensorDictBase, Tensors]] = []
         try:
             # A run with workers draws the same numbers as one without.
-            with torch.random.fork_rng([env.device] if env.device.type == "cuda" else []):
+            devices = [env.device] if env.device.type == "cuda" else []
+            with torch.random.fork_rng(devices):
                 for _ in range(_RESTARTS):
                     current = env.reset()
                 self.observed = _copies(leaves(current))
@@ -96,7 +97,8 @@ class SelfTest:
             pairs = [("reset", self.observed, observed)]
             for given, stepped in self._steps:
                 following, current = self._step(pool, given)
-                pairs.append(("step", stepped, leaves(following, "next") | leaves(current, "current")))
+                played = leaves(following, "next") | leaves(current, "current")
+                pairs.append(("step", stepped, played))
             pool.end()
             pairs.append(("state", self._after, dict(self.env.env_state())))
         finally:
@@ -137,7 +139,9 @@ class SelfTest:
 def _are_equal(expected: Tensors, found: Tensors) -> bool:
     """Return whether tensors are equal to the last bit."""
     for key, value in expected.items():
-        if not torch.allclose(value, found[key], rtol=0, atol=0, equal_nan=value.is_floating_point()):
+        # `torch.equal` would call NaN different from NaN.
+        is_float = value.is_floating_point()
+        if not torch.allclose(value, found[key], rtol=0, atol=0, equal_nan=is_float):
             return False
     return True
 

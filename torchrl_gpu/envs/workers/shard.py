@@ -193,7 +193,8 @@ def _share(tensors: Sequence[Tensor]) -> None:
         for value in tensors:
             value.share_memory_()
     except RuntimeError as error:
-        raise ValueError(f"{_too_little_shared_memory(needed, free)} ({str(error).splitlines()[0]})") from error
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{_too_little_shared_memory(needed, free)} ({reason})") from error
 
 
 def _too_little_shared_memory(needed: int, free: int) -> str:
@@ -257,4 +258,5 @@ def one_line(error: Exception) -> str:
     """
     if not isinstance(error, ValueError):
         traceback.print_exception(error)
-    return f"{type(error).__name__}: " + " ".join(str(error).split())
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}"

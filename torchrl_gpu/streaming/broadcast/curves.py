@@ -59,7 +59,8 @@ class Curves:
         with self._lock:
             for name, value in _finite_scalars(step, scalars, self._curves).items():
                 self.serial += 1
-                self._curves.setdefault(name, _Curve()).add(self.serial, int(step), value)
+                curve = self._curves.setdefault(name, _Curve())
+                curve.add(self.serial, int(step), value)
 
     def since(self, number: int) -> Iterator[list[NamedPoints]]:
         """Yield the points after a number as JSON, in portions.
@@ -72,6 +73,7 @@ class Curves:
         number = number if number <= self.serial else 0
         portion: list[NamedPoints] = []
         size = 0
+        # The lock is taken curve by curve: held over the whole loop, it would make the training thread wait in `log`.
         for name, curve in list(self._curves.items()):
             with self._lock:
                 points = curve.since(number)
@@ -113,7 +115,8 @@ class _Curve:
         """
         if self._steps and step <= self._steps[-1]:
             self._take_back(number, step)
-        newest_is_off_grid = self._num_logged > 0 and (self._num_logged - 1) % self._stride != 0
+        newest = self._num_logged - 1
+        newest_is_off_grid = newest >= 0 and newest % self._stride != 0
         if newest_is_off_grid:
             self._numbers.pop()
             self._steps.pop()
@@ -130,6 +133,7 @@ class _Curve:
         """Return the points after a number, as `Curves.since` describes them."""
         first = 0 if number < self._rewritten else bisect_right(self._numbers, number)
         steps = self._steps[first:].tolist()
+        # In a curve seven digits look the same as all seventeen, which would make the message twice as long.
         values = [float(f"{value:.7g}") for value in self._values[first:]]
         return {"steps": steps, "values": values, "whole": first == 0}
 

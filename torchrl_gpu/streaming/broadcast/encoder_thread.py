@@ -96,6 +96,7 @@ class EncoderThread:
         if capture is None and again:
             capture = stream.mailbox.current
             if capture is not None:
+                # Viewers acknowledge pictures by their number, and a page's decoder tells them apart by it.
                 capture.seq = self._hub.next_seq()
         return capture
 
@@ -105,7 +106,8 @@ class EncoderThread:
         They are those that viewers wait for, and at intervals stills for instant replay.
         """
         codecs = sorted(stream.codecs_due(time.monotonic()))
-        needs_still = stream.replay.is_on and capture.captured - stream.replay.newest >= _REPLAY_PERIOD
+        replay = stream.replay
+        needs_still = replay.is_on and capture.captured - replay.newest >= _REPLAY_PERIOD
         if needs_still and codecs and STILLS not in codecs:
             codecs.append(STILLS)
         return codecs
@@ -124,7 +126,8 @@ class EncoderThread:
         metrics = self._hub.metrics
         metrics.frames_encoded.labels(stream.label, codec).inc()
         metrics.encoded_bytes.labels(stream.label, codec).inc(len(data))
-        metrics.encode_seconds.labels(stream.label, codec).inc(time.perf_counter() - begin)
+        seconds = time.perf_counter() - begin
+        metrics.encode_seconds.labels(stream.label, codec).inc(seconds)
         if not data:
             return None
         height, width = capture.pixels.shape[:2]
@@ -138,10 +141,12 @@ class EncoderThread:
         if place not in self.encoders:
             height, width = capture.pixels.shape[:2]
             self.encoders[place] = CODECS[codec].make(width, height, self._settings)
+        encoder = self.encoders[place]
         if not has_deltas:
-            return self.encoders[place].encode(capture.pixels, bgr=capture.bgr)
+            return encoder.encode(capture.pixels, bgr=capture.bgr)
+        # Cleared before encoding: a viewer that asks for a key frame meanwhile then gets one with the next picture.
         key, stream.key_asked = stream.key_asked, False
-        packet = self.encoders[place].encode(capture.pixels, key, bgr=capture.bgr)
+        packet = encoder.encode(capture.pixels, key, bgr=capture.bgr)
         if packet.key:
             stream.key_at = time.monotonic()
             self._hub.metrics.key_frames.labels(stream.label).inc()

@@ -180,7 +180,8 @@ def encoder_stream(pixels: Frame) -> AbstractContextManager[object]:
     """
     if isinstance(pixels, np.ndarray):
         return nullcontext()
-    context: AbstractContextManager[object] = sys.modules["torch"].cuda.stream(_stream_on(pixels.device))
+    torch_cuda = sys.modules["torch"].cuda
+    context: AbstractContextManager[object] = torch_cuda.stream(_stream_on(pixels.device))
     return context
 
 
@@ -211,6 +212,7 @@ def clean_meta(meta: Meta) -> dict[str, Scalar]:
 def with_facts(meta: Meta, facts: Mapping[str, Scalar]) -> dict[str, object]:
     """Return metadata, and as many more facts as there is room for."""
     given = meta or {}
+    # The caller's own values are never cut here: too many of them are an error, which `clean_meta` raises.
     room = max(len(given), MAX_META)
     everything = {**given, **facts}
     return dict(itertools.islice(everything.items(), room))
@@ -222,7 +224,9 @@ def check_title(where: str, title: object) -> str | None:
     Raises:
         ValueError: It is neither None nor a text that is short enough.
     """
-    if title is None or (isinstance(title, str) and len(title) <= MAX_TEXT):
+    if title is None:
+        return None
+    if isinstance(title, str) and len(title) <= MAX_TEXT:
         return title
     raise ValueError(f"{where}: title may have at most {MAX_TEXT} characters, not {_size_or_type(title)}")
 
@@ -259,7 +263,8 @@ def _scalar(name: object, value: Any) -> Scalar:
         )
     if kind is int and abs(value) >= MAX_EXACT:
         return _digits(name, value)
-    if kind not in _KINDS or (kind is str and len(value) > MAX_TEXT):
+    is_long_text = kind is str and len(value) > MAX_TEXT
+    if kind not in _KINDS or is_long_text:
         raise ValueError(
             f"StreamServer: {name!r} of metadata must be a number, a boolean, None or a text of at most {MAX_TEXT}"
             f" characters, not {_size_or_type(value)}"

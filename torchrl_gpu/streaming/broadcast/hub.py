@@ -117,7 +117,8 @@ class Hub:
         # The event loop makes and drops members of families meanwhile.
         with self._lock:
             if name not in self.streams:
-                check_name(name, sum(not stream.is_on_demand for stream in self.streams.values()))
+                num_declared = sum(not stream.is_on_demand for stream in self.streams.values())
+                check_name(name, num_declared)
                 if name in self.families.by_name:
                     raise ValueError(f"StreamServer: stream {name!r} has the name of a family")
                 self.streams[name] = self._new_stream(name, name)
@@ -154,7 +155,8 @@ class Hub:
 
     def wanted_streams(self) -> list[str]:
         now = time.monotonic()
-        return [stream.name for stream in list(self.streams.values()) if stream.is_due(now)]
+        streams = list(self.streams.values())
+        return [stream.name for stream in streams if stream.is_due(now)]
 
     def watchers(self, name: str | None) -> int:
         return sum(len(each.subscriptions) for each in list(self.streams.values()) if name in (None, each.name))
@@ -175,6 +177,7 @@ class Hub:
         if not stream.is_due(now):
             return
         stream.schedule.advance(now)
+        # Frames on a GPU need no buffer of ours: torch's allocator keeps their memory for the next one.
         buffer = None if getattr(frame, "is_cuda", False) else stream.mailbox.buffer()
         pixels, depth = picture_of(frame, stream.layout.format, depth_range, buffer)
         # Pictures of depth are made here, in RGB.
@@ -182,7 +185,11 @@ class Hub:
         if depth is not None and not isinstance(depth, tuple):
             # Without waiting: the encoder reads it behind the event.
             depth = depth.to("cpu", non_blocking=True)
-        captured = CapturedFrame(pixels, bgr, stream_time(), self.next_seq(), clean, record_event(pixels), depth)
+        at = stream_time()
+        seq = self.next_seq()
+        # Behind the copies of pixels and depth: the encoder waits for this event before it reads either.
+        copied = record_event(pixels)
+        captured = CapturedFrame(pixels, bgr, at, seq, clean, copied, depth)
         if stream.mailbox.put(captured):
             self.metrics.frames_overwritten.labels(stream.label).inc()
         self.pending.add(stream)
@@ -295,9 +302,10 @@ class Hub:
             for each in streams
         ]
         for family in self.families.by_name.values():
+            title = family.title
             members = [each for each in streams if each.label == family.label]
             published = self._num_published(family.label, members)
-            facts = self._facts(family.name, family.title, shape=_NO_PICTURE_YET, members=members, published=published)
+            facts = self._facts(family.name, title, shape=_NO_PICTURE_YET, members=members, published=published)
             facts["count"] = family.count
             listed.append(facts)
         return listed
@@ -346,7 +354,8 @@ class Hub:
             if stream.is_still(now):
                 stream.again_asked = stream.key_asked = True
                 self.pending.add(stream)
-            if stream.is_on_demand and not stream.subscriptions and now - stream.idle_since >= MEMBER_LINGER_S:
+            is_unwatched = stream.is_on_demand and not stream.subscriptions
+            if is_unwatched and now - stream.idle_since >= MEMBER_LINGER_S:
                 self._drop(stream)
         self._announce_state()
         if self.curves.serial != self._announced_point:
@@ -357,6 +366,7 @@ class Hub:
 
     def _announce_streams(self) -> None:
         """Send the list of streams if anything but the number of frames has changed."""
+        # The number of frames rises all the time: with it in the comparison, every tick would send the whole list.
         compared = self.describe_streams()
         for facts in compared:
             facts["published"] = 0
@@ -370,7 +380,9 @@ class Hub:
         What is held back goes with the next tick.
         """
         now = time.monotonic()
-        if self.state is not self._announced_state and now - self.state_at >= _STATE_SPACING:
+        # `set_state` makes a new dict for a change and only then, so that nothing need be compared.
+        has_changed = self.state is not self._announced_state
+        if has_changed and now - self.state_at >= _STATE_SPACING:
             self._announced_state = self.state
             self.state_at = now
             self.broadcast(protocol.text_message("state", state=self.state))
@@ -424,6 +436,7 @@ class Hub:
         for subscription in stream.subscriptions:
             subscription.close("it gave way to another stream")
         stream.is_dropped = True
+        # Its encoders are closed by the thread that encodes, which may be in the middle of a frame of this stream.
         self.pending.add(stream)
 
     # -- what Prometheus calls -----------------------------------------------------------------------------------------
@@ -439,9 +452,11 @@ class Hub:
             members = [stream for stream in streams if stream.label == label]
             published.add_metric([label], self._num_published(label, members))
             for codec in CODECS:
-                watchers.add_metric([label, codec], sum(stream.count_viewers(codec) for stream in members))
+                num_viewers = sum(stream.count_viewers(codec) for stream in members)
+                watchers.add_metric([label, codec], num_viewers)
         yield published
         yield watchers
 
     def _num_published(self, label: str, members: Sequence[Stream]) -> int:
-        return self._dropped_published.get(label, 0) + sum(stream.published for stream in members)
+        by_dropped = self._dropped_published.get(label, 0)
+        return by_dropped + sum(stream.published for stream in members)

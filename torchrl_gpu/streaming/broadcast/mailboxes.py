@@ -158,6 +158,7 @@ class GopQueue:
 
     def offer(self, encoded: EncodedPicture) -> None:
         if encoded.key:
+            # What still waits is older, and a decoder that begins here needs none of it.
             self._drop_all()
             self.needs_key = False
             self._has_key = True

@@ -19,7 +19,8 @@ class _Registry(CollectorRegistry):
 
     def collect(self) -> Iterator[Metric]:
         for metric in super().collect():
-            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            samples = metric.samples
+            metric.samples = [sample for sample in samples if not sample.name.endswith("_created")]
             yield metric
 
 

@@ -120,7 +120,8 @@ def _with_both_ends(text: str, most: int) -> str:
         return text
     head = most // 2
     tail = most - head - 1
-    return f"{text[:head]}…{text[len(text) - tail :]}"
+    end = text[len(text) - tail :]
+    return f"{text[:head]}…{end}"
 
 
 def observation_picture(observation: np.ndarray | torch.Tensor) -> np.ndarray:
@@ -153,7 +154,8 @@ def _normalise(values: np.ndarray) -> np.ndarray:
     """Return values as uint8, from 0 for the least to 255 for the greatest finite one."""
     finite = np.isfinite(values)
     if finite.any():
-        low, high = values[finite].min(), values[finite].max()
+        measured = values[finite]
+        low, high = measured.min(), measured.max()
     else:
         low, high = 0.0, 1.0
     scaled = (np.where(finite, values, low) - low) * (255.0 / max(high - low, 1e-12))
@@ -169,8 +171,8 @@ def _number(value: Any) -> float | str | None:
 
     An integer that JavaScript would round becomes text.
     """
-    if isinstance(value, int | np.integer) and abs(int(value)) >= MAX_EXACT:
-        whole = int(value)
+    whole = int(value) if isinstance(value, int | np.integer) else 0
+    if abs(whole) >= MAX_EXACT:
         return str(whole) if whole.bit_length() <= MAX_BITS else None
     try:
         found = float(value)

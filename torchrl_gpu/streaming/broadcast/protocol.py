@@ -197,7 +197,8 @@ def read_picture(message: bytes) -> tuple[dict[str, Any], bytes]:
         most = min(MAX_HEADER_BYTES, len(data) - _LENGTH.size)
         raise ValueError(f"read_picture: the header of this message may have at most {most} bytes, not {length}")
     try:
-        header = json.loads(data[_LENGTH.size : end].decode(), parse_constant=_refuse_constant)
+        header_bytes = data[_LENGTH.size : end]
+        header = json.loads(header_bytes.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"read_picture: the header is not valid JSON: {type(error).__name__}") from None
     if not isinstance(header, dict) or type(header.get("seq")) is not int or not isinstance(header.get("codec"), str):
@@ -224,8 +225,9 @@ def read_watch(fields: Fields, stream: str = "main") -> Watch:
     if not isinstance(codec, str) or codec not in CODECS:
         raise ProtocolError(f"watch: codec must be one of {', '.join(CODECS)}")
     beside = None if fields.get("beside") is None else _name(fields, "beside")
-    fps = fields.get("fps")
-    return Watch(_name(fields, "stream"), codec, None if fps is None else read_fps(fps), beside)
+    watched = _name(fields, "stream")
+    fps = None if fields.get("fps") is None else read_fps(fields["fps"])
+    return Watch(watched, codec, fps, beside)
 
 
 def read_fps(value: Any) -> float:

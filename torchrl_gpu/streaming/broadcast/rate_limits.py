@@ -37,7 +37,8 @@ class FrameSchedule:
         """The earliest time at which the next slot may be taken."""
         # The interval may have become shorter since the last slot, which was on the grid of the longer one and may lie
         # far ahead. So a whole new interval after the last frame is always enough.
-        return min(self._slot + self.interval / 2, self.taken_at + self.interval)
+        half_early = self._slot + self.interval / 2
+        return min(half_early, self.taken_at + self.interval)
 
     def advance(self, now: float) -> None:
         """Take the slot of this moment.
@@ -46,7 +47,8 @@ class FrameSchedule:
         more than half an interval off the grid begins a new one.
         """
         due = self._slot + self.interval
-        self._slot = due if abs(now - due) <= self.interval / 2 else now
+        is_on_grid = abs(now - due) <= self.interval / 2
+        self._slot = due if is_on_grid else now
         self.taken_at = now
 
 

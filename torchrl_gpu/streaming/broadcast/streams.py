@@ -108,10 +108,12 @@ class InstantReplay:
 
         Without a mark they are the newest ones.
         """
-        pictures = [dataclasses.replace(encoded, replay=True) for encoded in self._clip or self._ring]
+        shown = self._clip or self._ring
+        pictures = [dataclasses.replace(encoded, replay=True) for encoded in shown]
         if self._clip and self._meta:
             last = pictures[-1]
-            pictures[-1] = dataclasses.replace(last, meta={**last.meta, **self._meta})
+            meta = {**last.meta, **self._meta}
+            pictures[-1] = dataclasses.replace(last, meta=meta)
         return pictures
 
     def _is_too_much(self) -> bool:
@@ -179,8 +181,10 @@ class Stream:
         That is so if a viewer waits for one, or if the frame that is kept for newcomers is old. Members of families
         keep none.
         """
-        kept_is_old = not self.is_on_demand and now >= self.schedule.taken_at + KEEP_SPACING
-        return now >= self.schedule.next_at and (now >= self.demand_at or kept_is_old)
+        schedule = self.schedule
+        kept_is_old = not self.is_on_demand and now >= schedule.taken_at + KEEP_SPACING
+        is_asked = now >= self.demand_at or kept_is_old
+        return now >= schedule.next_at and is_asked
 
     def add(self, subscription: Subscription) -> None:
         # A new tuple each time: the encoder's thread may be going through the old one.
@@ -204,7 +208,8 @@ class Stream:
 
     def codecs_due(self, now: float) -> set[Codec]:
         """Return the codecs of those viewers that wait for a picture now."""
-        return {each.codec for each in self.subscriptions if each.is_waiting and now >= each.schedule.next_at}
+        waiting = [each for each in self.subscriptions if each.is_waiting]
+        return {each.codec for each in waiting if now >= each.schedule.next_at}
 
     def count_viewers(self, codec: Codec) -> int:
         return sum(each.codec == codec for each in self.subscriptions)
@@ -309,6 +314,7 @@ class Subscription:
         try:
             await self._waiter
         finally:
+            # Also when the viewer's task is cancelled: the stream would else count it as waiting for ever.
             self._waiter = None
             self.stream.refresh()
 
@@ -374,15 +380,18 @@ class Families:
         if len(self.by_name) >= MAX_FAMILIES and name not in self.by_name:
             raise ValueError(f"{where}: family {name!r} is one too many; there may be {MAX_FAMILIES}")
         # A new dict each time: other threads go through the old one.
-        self.by_name = {**self.by_name, name: Family(name, title or name, count)}
-        return self.by_name[name]
+        family = Family(name, title or name, count)
+        self.by_name = {**self.by_name, name: family}
+        return family
 
     def find(self, name: object) -> Family | None:
         """Return the family that a stream of this name belongs to.
 
         It is None if no family has such a member.
         """
-        member = _MEMBER.fullmatch(name) if isinstance(name, str) and self.by_name else None
+        if not isinstance(name, str) or not self.by_name:
+            return None
+        member = _MEMBER.fullmatch(name)
         if member is None:
             return None
         base, number, overlay = member.groups()

@@ -76,17 +76,23 @@ class H264Encoder:
             self._refuse_if_closed()
             width = planes.shape[1]
             height = planes.shape[0] * 2 // 3
-            if self._context is None or (width, height) != (self.width, self.height):
+            is_other_size = (width, height) != (self.width, self.height)
+            if self._context is None or is_other_size:
                 self._open(width, height)
             packets = self._encode(planes, key_frame)
-        return Packet(b"".join(map(bytes, packets)), any(packet.is_keyframe for packet in packets))
+        data = b"".join(map(bytes, packets))
+        return Packet(data, any(packet.is_keyframe for packet in packets))
 
     def flush(self) -> bytes:
         """Return the last bytes of the codec, usually none. The next frame is a key frame."""
         with self._lock:
             self._refuse_if_closed()
+            # A codec of libavcodec that was drained takes no more frames, so that the next one opens another.
             context, self._context = self._context, None
-            return b"".join(map(bytes, libavcodec.encode(context, None))) if context is not None else b""
+            if context is None:
+                return b""
+            packets = libavcodec.encode(context, None)
+            return b"".join(map(bytes, packets))
 
     def close(self) -> None:
         """Free the codec, after the frame that another thread may be encoding.
@@ -100,7 +106,9 @@ class H264Encoder:
     def _encode(self, planes: np.ndarray, key_frame: bool) -> list[av.Packet]:
         """Return the packets of a picture, by the next codec if this one fails."""
         while True:
-            frame = libavcodec.video_frame(planes, self._number, key_frame=key_frame or self._number == 0)
+            # Made again for each codec: one that was reopened counts from 0, and begins with a key frame.
+            number = self._number
+            frame = libavcodec.video_frame(planes, number, key_frame=key_frame or number == 0)
             self._number += 1
             assert self._context is not None
             try:

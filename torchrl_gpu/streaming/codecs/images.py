@@ -95,7 +95,8 @@ def plain_frame(frame: object, where: str, wanted: str = FORMATS) -> Frame:
         _refuse(where, wanted, type(frame).__name__)
     torch = sys.modules["torch"]
     tensor = frame
-    if type(frame) is not torch.Tensor and "__torch_dispatch__" not in vars(type(frame)):
+    kind = type(frame)
+    if kind is not torch.Tensor and "__torch_dispatch__" not in vars(kind):
         with torch._C.DisableTorchFunctionSubclass():
             tensor = torch.Tensor.as_subclass(frame, torch.Tensor)
     if tensor.is_nested:
@@ -127,7 +128,8 @@ def format_of(frame: Frame, where: str, wanted: str = FORMATS) -> FrameFormat:
     if kind is None:
         refuse(frame, where, wanted)
     number = shape[0] if len(shape) == 4 else None
-    height, width = shape[:2] if number is None else shape[1:3]
+    sides = shape[:2] if number is None else shape[1:3]
+    height, width = sides
     if not (1 <= height <= MAX_SIDE and 1 <= width <= MAX_SIDE):
         raise ValueError(f"{where}: a frame must have sides of 1 to {MAX_SIDE} pixels, not {_text_of(shape)}")
     return FrameFormat(kind, number, height, width)
@@ -145,7 +147,8 @@ def _num_channels(shape: tuple[int, ...]) -> int:
 
 def refuse(frame: Frame, where: str, wanted: str) -> NoReturn:
     """Raise the ValueError of a frame of another shape or dtype."""
-    _refuse(where, wanted, f"{_text_of(tuple(frame.shape)) or 'a scalar'} of {frame.dtype}")
+    shape = _text_of(tuple(frame.shape)) or "a scalar"
+    _refuse(where, wanted, f"{shape} of {frame.dtype}")
 
 
 def _refuse(where: str, wanted: str, given: str) -> NoReturn:
@@ -175,8 +178,11 @@ def to_array(frame: Frame) -> np.ndarray:
     """
     if isinstance(frame, np.ndarray):
         return frame
+    # `Tensor.numpy` refuses what needs gradients, and what torch only marks as negated.
     frame = frame.detach().resolve_neg()
-    array: np.ndarray = _copy_to_host(frame) if frame.is_cuda else frame.cpu().numpy()
+    if frame.is_cuda:
+        return _copy_to_host(frame)
+    array: np.ndarray = frame.cpu().numpy()
     return array
 
 
@@ -192,6 +198,7 @@ def _copy_to_host(tensor: Tensor) -> np.ndarray:
         # No memory can be pinned here.
         return tensor.cpu().numpy()
     host.copy_(tensor, non_blocking=True)
+    # Waiting for the stream itself would spin on a core that others need; for a blocking event the thread sleeps.
     event = torch.cuda.Event(blocking=True)
     event.record(torch.cuda.current_stream(tensor.device))
     event.synchronize()
@@ -206,7 +213,8 @@ def encode_jpeg(frame: Frame, quality: int = 80, *, bgr: bool = False) -> bytes:
     cv2 = load("cv2")
     array = to_array(frame)
     blue_first = array if bgr else cv2.cvtColor(array, cv2.COLOR_RGB2BGR)
-    done, data = cv2.imencode(".jpg", blue_first, [cv2.IMWRITE_JPEG_QUALITY, int(quality)])
+    options = [cv2.IMWRITE_JPEG_QUALITY, int(quality)]
+    done, data = cv2.imencode(".jpg", blue_first, options)
     assert done, "OpenCV refused a frame that was checked"
     return data.tobytes()
 

@@ -53,9 +53,12 @@ def to_i420(frame: np.ndarray, *, bgr: bool = False) -> np.ndarray:
     """
     cv2 = load("cv2")
     height, width = frame.shape[:2]
-    if height % 2 or width % 2:
-        frame = cv2.copyMakeBorder(frame, 0, height % 2, 0, width % 2, cv2.BORDER_REPLICATE)
-    planes: np.ndarray = cv2.cvtColor(frame, cv2.COLOR_BGR2YUV_I420 if bgr else cv2.COLOR_RGB2YUV_I420)
+    below = height % 2
+    right = width % 2
+    if below or right:
+        frame = cv2.copyMakeBorder(frame, 0, below, 0, right, cv2.BORDER_REPLICATE)
+    conversion = cv2.COLOR_BGR2YUV_I420 if bgr else cv2.COLOR_RGB2YUV_I420
+    planes: np.ndarray = cv2.cvtColor(frame, conversion)
     return planes
 
 
@@ -88,7 +91,9 @@ def open_codec(codec: str, width: int, height: int, *, fps: float, bitrate: int)
         _set_options(codec, context, bitrate)
         context.open()
     except (av.FFmpegError, ValueError) as error:
-        raise RuntimeError(f"{NAMES[codec]} does not open at {width}×{height}: {error_text(error)}") from error
+        size = f"{width}×{height}"
+        reason = error_text(error)
+        raise RuntimeError(f"{NAMES[codec]} does not open at {size}: {reason}") from error
     return context
 
 
@@ -119,7 +124,8 @@ def codec_problem(codec: str, width: int = 640, height: int = 480) -> str:
         packets = [*encode(context, gray), *encode(context, None)]
     except (RuntimeError, ModuleNotFoundError) as error:
         return " ".join(str(error).split())
-    return "" if any(bytes(packet) for packet in packets) else f"{NAMES[codec]} opens, but gives no packet"
+    has_bytes = any(bytes(packet) for packet in packets)
+    return "" if has_bytes else f"{NAMES[codec]} opens, but gives no packet"
 
 
 def video_frame(planes: np.ndarray, number: int, *, key_frame: bool = False) -> VideoFrame:
@@ -151,7 +157,8 @@ def encode(context: VideoCodecContext, frame: VideoFrame | None) -> list[Packet]
 def error_text(error: Exception) -> str:
     """Return the message of a PyAV error in one line, libavcodec's own if any."""
     _, _, message = getattr(error, "log", None) or (0, "", "")
-    words = message or getattr(error, "strerror", None) or str(error) or type(error).__name__
+    own_words = message or getattr(error, "strerror", None)
+    words = own_words or str(error) or type(error).__name__
     return " ".join(str(words).split())
 
 

@@ -69,10 +69,12 @@ class Mp4Writer:
             raise RuntimeError("Mp4Writer is closed")
         array = to_array(frame)
         if self._file is None:
-            self._open(even(array.shape[1]), even(array.shape[0]))
+            height, width = array.shape[:2]
+            self._open(even(width), even(height))
         assert self._file is not None
         assert self._stream is not None
-        planes = to_i420(letterbox(array, self._stream.width, self._stream.height), bgr=bgr)
+        fitted = letterbox(array, self._stream.width, self._stream.height)
+        planes = to_i420(fitted, bgr=bgr)
         self._file.mux(self._stream.encode(video_frame(planes, self.num_frames)))
         self.num_frames += 1
 
@@ -127,18 +129,22 @@ def letterbox(frame: np.ndarray, width: int, height: int) -> np.ndarray:
 
     A frame that has this size, apart from odd sides, is returned itself.
     """
-    if (even(frame.shape[1]), even(frame.shape[0])) == (width, height):
+    frame_height, frame_width = frame.shape[:2]
+    if (even(frame_width), even(frame_height)) == (width, height):
         return frame
     cv2 = load("cv2")
-    scale = min(width / frame.shape[1], height / frame.shape[0])
-    inner_width = max(1, round(frame.shape[1] * scale))
-    inner_height = max(1, round(frame.shape[0] * scale))
+    scale = min(width / frame_width, height / frame_height)
+    inner_width = max(1, round(frame_width * scale))
+    inner_height = max(1, round(frame_height * scale))
+    # Linear interpolation looks at four pixels only, and would let details of a frame that shrinks flicker.
     interpolation = cv2.INTER_AREA if scale < 1 else cv2.INTER_LINEAR
     scaled = cv2.resize(frame, (inner_width, inner_height), interpolation=interpolation)
     canvas = np.zeros((height, width, 3), np.uint8)
     left = (width - inner_width) // 2
     top = (height - inner_height) // 2
-    canvas[top : top + inner_height, left : left + inner_width] = scaled
+    rows = slice(top, top + inner_height)
+    columns = slice(left, left + inner_width)
+    canvas[rows, columns] = scaled
     return canvas
 
 

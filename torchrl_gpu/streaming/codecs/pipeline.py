@@ -194,7 +194,8 @@ class GpuFramePipeline:
         if nvjpeg is None:
             return [encode_jpeg(frame, quality, bgr=bgr) for frame in frames]
         on_gpu = [_is_on_gpu(frame) for frame in frames]
-        files = iter(_encode_by_nvjpeg(nvjpeg, list(itertools.compress(frames, on_gpu)), quality, bgr))
+        frames_on_gpu = list(itertools.compress(frames, on_gpu))
+        files = iter(_encode_by_nvjpeg(nvjpeg, frames_on_gpu, quality, bgr))
         return [
             next(files) if is_on_gpu else encode_jpeg(frame, quality, bgr=bgr)
             for frame, is_on_gpu in zip(frames, on_gpu, strict=True)
@@ -213,7 +214,8 @@ def _encode_by_nvjpeg(nvjpeg: NvJpeg, frames: Frame | Sequence[Frame], quality: 
         # In the middle of a run a library or a driver may raise anything.
         if nvjpeg.backend not in WARNED:
             WARNED.add(nvjpeg.backend)
-            problem = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            lines = str(error).strip().splitlines()
+            problem = lines[0] if lines else type(error).__name__
             _LOG.warning(
                 "GpuFramePipeline: NVJPEG through %s fails (%s); OpenCV encodes such frames instead",
                 nvjpeg.backend,

@@ -105,7 +105,8 @@ def paint(canvas: Frame, frame: Frame, found: FrameFormat, depth: Depth = None) 
     See `picture_of`.
     """
     if found.number is None:
-        _write(canvas, frame if frame.ndim == 3 else frame[..., None], found, depth)
+        with_channels = frame if frame.ndim == 3 else frame[..., None]
+        _write(canvas, with_channels, found, depth)
         return
     number = found.number
     rows, columns = grid(number)
@@ -273,12 +274,14 @@ def _colors(frame: np.ndarray, depth: tuple[float, float]) -> np.ndarray:
     nothing_measured = far < near
     if nothing_measured:
         return np.full((*frame.shape[:-1], 3), UNMEASURED, np.uint8)
-    wide = np.float32 if max(abs(near), abs(far)) < _LARGE else np.float64
+    largest = max(abs(near), abs(far))
+    wide = np.float32 if largest < _LARGE else np.float64
     # NaN and infinities make warnings here, and are painted over below.
     with np.errstate(over="ignore", invalid="ignore"):
         shades = np.subtract(frame[..., 0], near, dtype=wide)
         shades *= 255 / (far - near) if far > near else 0.0
-        places = (np.clip(shades, 0, 255, out=shades) + wide(0.5)).astype(np.uint8)
+        np.clip(shades, 0, 255, out=shades)
+        places = (shades + wide(0.5)).astype(np.uint8)
     packed = _packed_color_map().take(places)
     colors: np.ndarray = packed.view(np.uint8).reshape(*places.shape, 4)[..., :3]
     unknown = ~np.isfinite(frame[..., 0])
@@ -293,7 +296,9 @@ def _colors_on_device(frame: Tensor, depth: tuple[float, float] | Tensor) -> Ten
     metres = frame[..., 0].detach().double()
     known = torch.isfinite(metres)
     near, far = depth if isinstance(depth, tuple) else depth.unbind()
-    share = torch.nan_to_num((metres - near) / (far - near), nan=0.0).clamp(0, 1)
+    share = (metres - near) / (far - near)
+    # NaN also comes of 0 / 0, where all of a frame is equally far.
+    share = torch.nan_to_num(share, nan=0.0).clamp(0, 1)
     places = (torch.where(known, share, 0.0) * 255 + 0.5).long()
     colors: Tensor = torch.where(known[..., None], color_map_on(frame.device)[places], UNMEASURED)
     return colors

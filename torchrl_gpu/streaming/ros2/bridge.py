@@ -152,7 +152,9 @@ class RosBridge:
             )
         elif self._image_topic is None and self._camera_topic is None and pallets is None:
             raise ValueError(f"{WHERE}: policy, image_topic, camera_topic and pallets are None: there is nothing to do")
-        self._questions = None if pallets is None else Questions(pallets, self._send_answer, self._statistics)
+        self._questions: Questions | None = None
+        if pallets is not None:
+            self._questions = Questions(pallets, self._send_answer, self._statistics)
         self._state = "made"
         self._resources = ExitStack()
         if isinstance(transport, str):
@@ -261,15 +263,19 @@ class RosBridge:
         before = self._control.decider
         decider = Decider(policy)
         self._topics(decider)
-        if _name_of(decider.image) != _name_of(before.image) or decider.vectors != before.vectors:
+        has_same_image = _name_of(decider.image) == _name_of(before.image)
+        if not has_same_image or decider.vectors != before.vectors:
             raise ValueError(
                 f"{WHERE}: policy must take {', '.join(self.inputs.received)} as before,"
                 f" not {', '.join(policy.in_keys)}"
             )
-        if decider.width != before.width or decider.space.num_actions != before.space.num_actions:
+        num_actions = decider.space.num_actions
+        if decider.width != before.width or num_actions != before.space.num_actions:
             raise ValueError(f"{WHERE}: policy must give {before.width} numbers as before, not {decider.width}")
         safe = self._control.safe_action
-        check_action(policy.space, "safe_action", int(safe[0]) if decider.space.num_actions else safe.tolist())
+        # The bounds may be narrower now, and the safe action must be one of the new policy too.
+        values = int(safe[0]) if num_actions else safe.tolist()
+        check_action(policy.space, "safe_action", values)
         decider.warm_up()
         self._control.decider = decider
         self._statistics.count("swaps")
@@ -287,7 +293,8 @@ class RosBridge:
         """
         if self._camera is None:
             raise ValueError(f"{WHERE}: publish_frame needs a started bridge with a camera_topic or a server")
-        return self._camera.show_rendered(frame, time.time_ns() if stamp_ns is None else stamp_ns, bgr=bgr)
+        rendered_ns = time.time_ns() if stamp_ns is None else stamp_ns
+        return self._camera.show_rendered(frame, rendered_ns, bgr=bgr)
 
     def metrics(self) -> dict[str, Any]:
         """Return what has happened up to now.
@@ -296,7 +303,8 @@ class RosBridge:
         milliseconds, `inference` of the policy alone, `latency` from the arrival of an input to its action and
         `overhead`, their difference; the age of each input; the last action with its confidence.
         """
-        found: dict[str, Any] = {**self._statistics.snapshot(_COUNTED, _TIMED)}
+        counts = self._statistics.snapshot(_COUNTED, _TIMED)
+        found: dict[str, Any] = {**counts}
         for name, number in self.inputs.received.items():
             found[f"{name}_received"] = number
             found[f"{name}_dropped"] = self.inputs.dropped[name]
@@ -321,7 +329,8 @@ class RosBridge:
             self._camera.put(data)
 
     def _send_action(self, action: Action) -> None:
-        values = [*action.values, action.confidence, float(action.is_safe), action.age]
+        beside = [action.confidence, float(action.is_safe), action.age]
+        values = [*action.values, *beside]
         data = self._messages.joints(self._names, values, time.time_ns())
         self._transport.publish(self._action_topic, JOINTS, data)
 
@@ -332,7 +341,8 @@ class RosBridge:
         assert self._camera_topic is not None
         assert self._pipeline is not None
         jpeg = self._pipeline.encode_jpeg(frame, self._jpeg_quality, bgr=bgr)
-        self._transport.publish(self._camera_topic, COMPRESSED, self._messages.jpeg(jpeg, stamp_ns, frame_id))
+        message = self._messages.jpeg(jpeg, stamp_ns, frame_id)
+        self._transport.publish(self._camera_topic, COMPRESSED, message)
         self._statistics.count("camera_frames")
 
     def _facts(self) -> tuple[PolicyView, State]:
@@ -409,7 +419,8 @@ def _topic(name: str, value: object) -> str:
     text = value if isinstance(value, str) else ""
     before, *words = text.split("/")
     are_names = all(word.isascii() and word.isidentifier() for word in words)
-    if before != "" or not words or not are_names or len(text) > _LONGEST_TOPIC:
+    is_absolute = before == "" and len(words) > 0
+    if not is_absolute or not are_names or len(text) > _LONGEST_TOPIC:
         arguments.refuse(WHERE, name, "an absolute topic, such as /camera/image_raw", value)
     return text
 
@@ -422,7 +433,8 @@ def _action_names(given: Sequence[str] | None, width: int) -> list[str]:
     """
     if given is None:
         return [*(f"action_{i}" for i in range(width)), *BESIDE]
-    names = [*arguments.listed(WHERE, "action_names", f"{width} names", given), *BESIDE]
+    own_names = arguments.listed(WHERE, "action_names", f"{width} names", given)
+    names = [*own_names, *BESIDE]
     if len(set(names)) != width + len(BESIDE) or not all(isinstance(name, str) and name for name in names):
         arguments.refuse(WHERE, "action_names", f"{width} names, none twice nor one of {', '.join(BESIDE)}", given)
     return names

@@ -76,7 +76,8 @@ class CameraOut:
             # A policy of many inputs has more values than one call may bring.
             items = list(state.items())
             for first in range(0, len(items), MAX_META):
-                self._server.state(**dict(items[first : first + MAX_META]))
+                portion = dict(items[first : first + MAX_META])
+                self._server.state(**portion)
             self._server.show_policy(view._replace(frame=frame, seen=None), CAMERA, bgr=bgr)
             # Apart, as its blue comes last, whatever the camera's order.
             if view.seen is not None:

@@ -107,6 +107,7 @@ class Control:
             if self._closing:
                 return
             self._closing = True
+            # At once and not behind the threads: the policy may take seconds to come to an end.
             self._publish(self._safe)
             self._turn.notify_all()
         self._inputs.close()
@@ -119,7 +120,9 @@ class Control:
     def ages(self) -> dict[str, float]:
         """Return the present ages of the inputs of the last decision, seconds, by name."""
         now = time.monotonic()
-        return {name: now - each.taken_at for name, each in list(self._values.items())}
+        # A copy, since the policy's thread may take an input out meanwhile.
+        values = list(self._values.items())
+        return {name: now - each.taken_at for name, each in values}
 
     def _decide(self) -> None:
         """Decide whenever the first input comes.
@@ -156,6 +159,7 @@ class Control:
         decision = decider.decide(self._image(decider), self._vectors(decider))
         self._statistics.time("inference", decision.seconds)
         with self._turn:
+            # The policy took its time: inputs that were young enough before it may be too old now.
             age = time.monotonic() - oldest
             if self._closing:
                 return
@@ -214,7 +218,8 @@ class Control:
         Bad messages may come at any rate.
         """
         with self._turn:
-            was_sent = self.last is self._safe and time.monotonic() < self._valid_until
+            is_last = self.last is self._safe
+            was_sent = is_last and time.monotonic() < self._valid_until
             if not self._closing and not was_sent:
                 self._publish(self._safe)
                 self._valid_until = time.monotonic() + self._period

@@ -75,11 +75,12 @@ class CycloneDds:
         self.domain = ros_domain(domain)
         self._dds: dict[str, ModuleType] = {name: load(f"cyclonedds.{name}", "ros2", _WHERE) for name in _MODULES}
         stays_here = os.environ.get("ROS_LOCALHOST_ONLY") == "1"
-        config = CONFIG.format(**(LOOPBACK if stays_here else {"network": "", "discovery": ""}))
+        network = LOOPBACK if stays_here else {"network": "", "discovery": ""}
+        config = os.environ.get("CYCLONEDDS_URI") or CONFIG.format(**network)
         core = self._dds["core"]
         domains = self._dds["domain"]
         try:
-            self._domain = domains.Domain(self.domain, os.environ.get("CYCLONEDDS_URI") or config)
+            self._domain = domains.Domain(self.domain, config)
             self.participant = domains.DomainParticipant(self.domain)
         except core.DDSException as error:
             raise ValueError(
@@ -130,6 +131,7 @@ class CycloneDds:
                 return
             self._closed = True
             self._wake.set(True)
+            # The last action must arrive. Pictures are sent best effort, so that no reader acknowledges them.
             for (_, type_name), writer in self.writers.items():
                 if type_name not in (IMAGE, COMPRESSED):
                     writer.wait_for_acks(_LAST_NS)
@@ -159,7 +161,8 @@ class CycloneDds:
         if (topic, type_name) not in self.writers:
             is_reliable = type_name not in (IMAGE, COMPRESSED)
             quality = self.quality_of(is_reliable, type_name)
-            writer = self._dds["pub"].DataWriter(self.participant, self.topic_of(topic, type_name), quality)
+            made_topic = self.topic_of(topic, type_name)
+            writer = self._dds["pub"].DataWriter(self.participant, made_topic, quality)
             self.writers[topic, type_name] = writer
         return self.writers[topic, type_name]
 
@@ -194,7 +197,8 @@ class CycloneDds:
         kind, value = form
         if kind.name == "BASE":
             plain = {"bool": bool, "string": str, "char": types.uint8}
-            found: object = plain.get(value[0]) or getattr(types, value[0])
+            plain_name = value[0]
+            found: object = plain.get(plain_name) or getattr(types, plain_name)
             return found
         if kind.name == "NAME":
             return self.struct_of(value)

@@ -80,14 +80,16 @@ class Decider:
         for name in policy.in_keys:
             if name != ACTIVE:
                 self._add_input(name)
-        self.width = 1 if self.space.num_actions is not None else len(self.space.low or ())
+        num_bounds = len(self.space.low or ())
+        self.width = 1 if self.space.num_actions is not None else num_bounds
 
     def _add_input(self, name: str) -> None:
         shape, dtype = self.space.observations[name]
         entry = _image_entry(name, tuple(shape), dtype)
+        is_vector = len(shape) == 1 and shape[0] <= _MAX_WIDTH
         if entry is not None and self.image is None:
             self.image = entry
-        elif len(shape) == 1 and shape[0] <= _MAX_WIDTH and dtype in ("float32", "bool"):
+        elif is_vector and dtype in ("float32", "bool"):
             self.vectors[name] = shape[0]
             self._dtypes[name] = getattr(torch, dtype)
         else:
@@ -105,10 +107,13 @@ class Decider:
         observations: dict[str, Tensor] = {}
         for name, width in self.vectors.items():
             dtype = self._dtypes[name]
-            observations[name] = torch.full((width,), dtype is torch.bool, dtype=dtype, device="cpu")
+            # Where a mask allows no action at all, a policy would have none to choose.
+            is_flag = dtype is torch.bool
+            observations[name] = torch.full((width,), is_flag, dtype=dtype, device="cpu")
         if self.image is not None:
             shape, name_of_dtype = self.space.observations[self.image.name]
-            observations[self.image.name] = torch.zeros(shape, dtype=getattr(torch, name_of_dtype), device="cpu")
+            dtype = getattr(torch, name_of_dtype)
+            observations[self.image.name] = torch.zeros(shape, dtype=dtype, device="cpu")
         # A policy that fails, or takes long at first, does so before the robot moves.
         for _ in range(_WARM_UPS):
             self._run({name: value[None].to(self.device) for name, value in observations.items()})
@@ -142,7 +147,8 @@ class Decider:
                 # Before there are T frames, the first is repeated, as in training.
                 self._clip = frame.expand(entry.length, -1, -1, -1)
             else:
-                self._clip = torch.cat([self._clip[1:], frame[None]])
+                later = self._clip[1:]
+                self._clip = torch.cat([later, frame[None]])
             return self._clip[None]
         return frame.permute(1, 2, 0)[None] if entry.channels_last else frame[None]
 
@@ -175,7 +181,8 @@ def check_action(space: Space, name: str, value: object) -> np.ndarray:
         arguments.refuse(WHERE, name, wanted, value)
     numbers = [arguments.number(WHERE, name, each) for each in given]
     if not all(least <= each <= most for least, each, most in zip(low, numbers, high, strict=True)):
-        arguments.refuse(WHERE, name, f"within {list(low)} and {list(high)}", value)
+        bounds = f"within {list(low)} and {list(high)}"
+        arguments.refuse(WHERE, name, bounds, value)
     return np.array(numbers, np.float64)
 
 

@@ -96,7 +96,8 @@ class RosImage(NamedTuple):
 
         It is 0 where nothing was measured. Another size takes the nearest pixel.
         """
-        found = self.metres().nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).to(device)[None]
+        metres = self.metres().nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+        found = metres.to(device)[None]
         if found.shape[1:] == (height, width):
             return found
         return interpolate(found[None], (height, width))[0]
@@ -138,9 +139,14 @@ def area_means(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
     bottom = -(-(row + 1) * high // height)
     left = column * wide // width
     right = -(-(column + 1) * wide // width)
-    counts = np.outer(bottom - top, right - left)[..., None]
-    depth = cv2.CV_32S if 255 * counts.max() < 1 << 31 else cv2.CV_64F
-    sums = cv2.integral(pixels, sdepth=depth).reshape(high + 1, wide + 1, channels)
+    rows_of_area = bottom - top
+    columns_of_area = right - left
+    counts = np.outer(rows_of_area, columns_of_area)[..., None]
+    # An area whose own sum may not fit int32 needs float64, which is as exact but takes twice the memory.
+    largest_sum = 255 * counts.max()
+    depth = cv2.CV_32S if largest_sum < 1 << 31 else cv2.CV_64F
+    table = cv2.integral(pixels, sdepth=depth)
+    sums = table.reshape(high + 1, wide + 1, channels)
     above = sums[top]
     below = sums[bottom]
     # int32 may wrap around in the table. A difference of two entries wraps back, as each area's own sum fits.

@@ -57,6 +57,7 @@ class Arrival(NamedTuple):
                 f"stamp: it is {-late:.1f} s ahead of this machine's clock; same_clock=False takes messages by their"
                 " arrival"
             )
+        # A stamp slightly ahead is a clock that is slightly off: nothing is captured after it has arrived.
         return self.at - max(0.0, late)
 
 
@@ -139,7 +140,8 @@ class Statistics:
 
     def error(self, kind: str, error: BaseException) -> None:
         """Count an error, and log the first of its kind."""
-        message = " ".join(str(error).split())[:_LONGEST_ERROR] or type(error).__name__
+        line = " ".join(str(error).split())
+        message = line[:_LONGEST_ERROR] or type(error).__name__
         with self._lock:
             self._counts[kind] += 1
             is_first = self._counts[kind] == 1

@@ -200,8 +200,9 @@ def _decompress(data: np.ndarray) -> np.ndarray:
         file = np.frombuffer(check_picture(data.tobytes()), np.uint8)
     except BadMessage as error:
         raise BadMessage(f"{COMPRESSED}: {error}") from None
+    flags = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
     try:
-        pixels: np.ndarray | None = cv2.imdecode(file, cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+        pixels: np.ndarray | None = cv2.imdecode(file, flags)
     except cv2.error:
         pixels = None
     if pixels is None:

@@ -120,7 +120,9 @@ def _check_jpeg(data: bytes) -> bytes:
         if marker == _END_OF_IMAGE:
             break
         length = _number(data, start, 2)
-        if marker == _TEMPORARY or length < 2 or start + length > len(data):
+        # A segment's length counts its own two bytes, so that a smaller number is none.
+        is_whole = length >= 2 and start + length <= len(data)
+        if marker == _TEMPORARY or not is_whole:
             raise _cut_off("JPEG")
         if marker in _FRAMES and marker not in _NO_FRAMES:
             frames += 1
@@ -128,7 +130,8 @@ def _check_jpeg(data: bytes) -> bytes:
             height = _number(data, start + 3, 2)
             width = _number(data, start + 5, 2)
             _check_form(width, height, bits)
-            if length < 8 or width * height > _MOST_PER_BYTE * len(data):
+            most_pixels = _MOST_PER_BYTE * len(data)
+            if length < 8 or width * height > most_pixels:
                 raise _cut_off("JPEG")
         scans += marker == _START_OF_SCAN
         start += length

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import threading
@@ -60,7 +61,9 @@ class Questions:
         """
         if self._thread.ident is None:
             return
-        self._waiting.put(None)
+        # Where an answer hangs and the queue is full, nothing ever makes room for the word to end.
+        with contextlib.suppress(queue.Full):
+            self._waiting.put(None, timeout=END_S)
         self._thread.join(END_S)
         if self._thread.is_alive():
             raise RuntimeError(f"RosBridge: an answer takes longer than {END_S:g} s")

@@ -49,7 +49,9 @@ class Rclpy:
                 name=error.name,
             ) from error
         self._context = self._parts["context"].Context()
-        self._rclpy.init(context=self._context, **({} if domain is None else {"domain_id": domain}))
+        # Without the option, rclpy takes ROS_DOMAIN_ID by itself.
+        options = {} if domain is None else {"domain_id": domain}
+        self._rclpy.init(context=self._context, **options)
         self._node = self._rclpy.create_node("torchrl_gpu", context=self._context)
         self._executor = self._parts["executors"].SingleThreadedExecutor(context=self._context)
         self._executor.add_node(self._node)

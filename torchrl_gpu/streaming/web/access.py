@@ -65,13 +65,16 @@ class AppState:
     num_viewers: int = 0
 
     def __post_init__(self) -> None:
-        self.rules = AccessRules(self.settings.token, self.settings.view_token, self.settings.allowed_origins)
+        settings = self.settings
+        self.rules = AccessRules(settings.token, settings.view_token, settings.allowed_origins)
         self.failures = FailureLimit()
         self.idle_timeout = _IDLE_TIMEOUT
-        limit = 2 * self.settings.max_clients + _SPARE_CONNECTIONS
+        limit = 2 * settings.max_clients + _SPARE_CONNECTIONS
         self.connections = ConnectionLimit(limit, descriptors_left())
-        files = resources.files(__package__).joinpath("static").iterdir()
-        self.page = {file.name: file.read_text(encoding="utf-8") for file in files if file.is_file()}
+        # Read once: a request names a file by this dict alone, so that no path of it reaches the disk.
+        folder = resources.files(__package__).joinpath("static")
+        files = [file for file in folder.iterdir() if file.is_file()]
+        self.page = {file.name: file.read_text(encoding="utf-8") for file in files}
 
     async def finish(self) -> None:
         """Wait for answers that are being made."""
@@ -80,7 +83,8 @@ class AppState:
     async def close(self) -> None:
         """Close WebSockets and peer connections."""
         sockets = [socket.close(code=WSCloseCode.GOING_AWAY, message=b"the server stops") for socket in self.sockets]
-        await asyncio.gather(*sockets, *(close() for close in self.closers), return_exceptions=True)
+        peers = [close() for close in self.closers]
+        await asyncio.gather(*sockets, *peers, return_exceptions=True)
 
     @property
     def metrics(self) -> Metrics:
@@ -145,8 +149,10 @@ def _is_preflight(request: web.Request) -> bool:
 
     Such a question carries no token.
     """
-    asks = request.method == hdrs.METH_OPTIONS and hdrs.ACCESS_CONTROL_REQUEST_METHOD in request.headers
-    return asks and request.app[STATE].rules.lists_origin(request.headers.get(hdrs.ORIGIN))
+    headers = request.headers
+    if request.method != hdrs.METH_OPTIONS or hdrs.ACCESS_CONTROL_REQUEST_METHOD not in headers:
+        return False
+    return request.app[STATE].rules.lists_origin(headers.get(hdrs.ORIGIN))
 
 
 def refuse_options(request: web.Request, *taken: str) -> None:
@@ -157,10 +163,12 @@ def refuse_options(request: web.Request, *taken: str) -> None:
     Raises:
         web.HTTPBadRequest: There is such an option.
     """
-    ignored = [name for name in _OPTIONS if name in request.query and name not in taken]
+    others = [name for name in _OPTIONS if name not in taken]
+    ignored = [name for name in others if name in request.query]
     if ignored:
         allowed = ", ".join(taken) or "none here"
-        raise web.HTTPBadRequest(**error_body(f"{ignored[0]} has no effect at {request.path}; options: {allowed}"))
+        message = f"{ignored[0]} has no effect at {request.path}; options: {allowed}"
+        raise web.HTTPBadRequest(**error_body(message))
 
 
 def lift_time_limit(request: web.Request) -> Connection:
@@ -209,10 +217,15 @@ def check_host_and_origin(request: web.Request) -> None:
         raise web.HTTPForbidden(
             **error_body(f"the Host must be a name of this machine, or one of allowed_origins, not {host}")
         )
-    connects = request.method != hdrs.METH_GET or hdrs.UPGRADE in request.headers
-    refused = connects and not state.rules.allows_origin(request.headers.get(hdrs.ORIGIN), request.headers[hdrs.HOST])
-    is_cross_site = request.headers.get("Sec-Fetch-Site") == "cross-site"
-    is_embedded = is_cross_site and request.headers.get("Sec-Fetch-Dest", "document") != "document"
+    headers = request.headers
+    # A GET without an upgrade changes nothing, and its answer is not shown to scripts of other origins.
+    connects = request.method != hdrs.METH_GET or hdrs.UPGRADE in headers
+    origin = headers.get(hdrs.ORIGIN)
+    is_allowed = state.rules.allows_origin(origin, headers[hdrs.HOST])
+    refused = connects and not is_allowed
+    # An <img> of a foreign page sends no Origin; but browsers say by themselves what a request is for.
+    is_cross_site = headers.get("Sec-Fetch-Site") == "cross-site"
+    is_embedded = is_cross_site and headers.get("Sec-Fetch-Dest", "document") != "document"
     # The policy of the page itself says who may show it in a frame.
     if refused or (is_embedded and _path(request) != "/" and not _is_listed(request)):
         state.metrics.refused.labels("origin").inc()
@@ -231,7 +244,8 @@ def _foreign_page(request: web.Request) -> str:
 
 def _quote(text: str) -> str:
     """Return what a peer sent, short and printable."""
-    return "".join(each if each.isprintable() else "?" for each in text[:_MOST_QUOTED])
+    start = text[:_MOST_QUOTED]
+    return "".join(each if each.isprintable() else "?" for each in start)
 
 
 def _path(request: web.Request) -> str | None:
@@ -248,7 +262,8 @@ def _is_listed(request: web.Request) -> bool:
 
     A picture's request names the page as its referrer only.
     """
-    page = request.headers.get(hdrs.ORIGIN) or request.headers.get(hdrs.REFERER)
+    headers = request.headers
+    page = headers.get(hdrs.ORIGIN) or headers.get(hdrs.REFERER)
     return request.app[STATE].rules.lists_origin(page)
 
 
@@ -341,9 +356,8 @@ def _too_many(request: web.Request) -> web.HTTPTooManyRequests | None:
     if wait <= 0:
         return None
     state.metrics.refused.labels("failures").inc()
-    return web.HTTPTooManyRequests(
-        **error_body("too many wrong tokens; wait"), headers={hdrs.RETRY_AFTER: str(math.ceil(wait))}
-    )
+    headers = {hdrs.RETRY_AFTER: str(math.ceil(wait))}
+    return web.HTTPTooManyRequests(**error_body("too many wrong tokens; wait"), headers=headers)
 
 
 def _note_failure(request: web.Request, guess: str) -> None:
@@ -353,7 +367,8 @@ def _note_failure(request: web.Request, guess: str) -> None:
 
 
 def _token(request: web.Request) -> str | None:
-    scheme, _, credentials = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
+    authorization = request.headers.get(hdrs.AUTHORIZATION, "")
+    scheme, _, credentials = authorization.partition(" ")
     if scheme.lower() == "bearer":
         return credentials.strip()
     return request.query.get("token")

@@ -85,16 +85,18 @@ class ConnectionLimit:
         Returns:
             False if there is no room.
         """
+        source = connection.source
         counts = Counter(each.source for each in self._connections)
-        if counts[connection.source] >= self._limit_per_address and not self._make_room(connection.source):
+        if counts[source] >= self._limit_per_address and not self._make_room(source):
             return False
         is_full = len(self) >= self._limit or len(self) + self._reserved >= self._descriptors.room
         if is_full:
             idle = Counter(each.source for each in self._connections if not each.is_kept)
             if not idle:
                 return False
-            source, _ = idle.most_common(1)[0]
-            if not self._make_room(source):
+            # By silence alone, an address that floods the server would push out the quiet connections of all others.
+            busiest, _ = idle.most_common(1)[0]
+            if not self._make_room(busiest):
                 return False
         self._connections.add(connection)
         return True
@@ -115,7 +117,8 @@ class ConnectionLimit:
         Returns:
             False if all of them watch.
         """
-        idle = [each for each in self._connections if each.source == source and not each.is_kept]
+        of_source = [each for each in self._connections if each.source == source]
+        idle = [each for each in of_source if not each.is_kept]
         if not idle:
             return False
         silent = min(idle, key=lambda each: each.heard_at)
@@ -191,7 +194,9 @@ class Connection(asyncio.Protocol):
         if self._is_deaf:
             return
         self.heard_at = time.monotonic()
-        if self._bucket is None or self._bucket.take(self.heard_at, len(data)):
+        bucket = self._bucket
+        is_allowed = bucket is None or bucket.take(self.heard_at, len(data))
+        if is_allowed:
             self._protocol.data_received(data)
         else:
             self.stop_reading()

@@ -75,7 +75,8 @@ async def page(request: web.Request) -> web.StreamResponse:
     state = request.app[STATE]
     if "token" in request.query:
         role = role_of_token(request, request.query["token"])
-        rest = {name: value for name, value in request.query.items() if name != "token"}
+        options = request.query.items()
+        rest = {name: value for name, value in options if name != "token"}
         # Relative, as only the browser knows the path that a proxy puts before ours.
         location = f".{request.rel_url.with_query(rest)}"
         response = web.Response(status=303, headers={hdrs.LOCATION: location})
@@ -302,6 +303,7 @@ async def _stream(request: web.Request, subscription: Subscription) -> web.Strea
             if encoded is not counted:
                 counted = encoded
                 state.metrics.count_sent(STILLS, "mjpeg", len(chunk))
+    # Closing would first send what lies in the buffers, which a viewer that reads nothing never takes.
     if request.transport is not None:
         request.transport.abort()
     return response
@@ -326,5 +328,6 @@ def _part(encoded: EncodedPicture, compat: bool) -> bytes:
     """
     if not compat:
         return encoded.data + b"\r\n" + _BOUNDARY + _PART
-    fields = f"Content-Length: {len(encoded.data)}\r\nX-Frame: {field_header(encoded, stream_time())}\r\n".encode()
+    header = field_header(encoded, stream_time())
+    fields = f"Content-Length: {len(encoded.data)}\r\nX-Frame: {header}\r\n".encode()
     return _BOUNDARY + fields + _PART + encoded.data + b"\r\n"

@@ -65,6 +65,7 @@ class Sessions:
 
     def role(self, cookie: str) -> Role | None:
         """Return the role of a session. Asking counts as use."""
+        # The time of a lookup tells something of the hash at most, and no cookie can be made from a hash.
         key = _digest(cookie)
         now = self._clock()
         for role, used in self._used.items():
@@ -120,7 +121,9 @@ class AccessRules:
         """
         if not _HOST.fullmatch(host):
             return False
-        return not self.is_open or is_loopback(_hostname(host)) or host.lower() in self._allowed_hosts
+        if not self.is_open:
+            return True
+        return is_loopback(_hostname(host)) or host.lower() in self._allowed_hosts
 
     def allows_origin(self, origin: str | None, host: str) -> bool:
         """Return whether a page of an origin may connect to a host.
@@ -178,14 +181,16 @@ class FailureLimit:
         recent = self._recent(place)
         # With a key of its own, so that memory that leaks does not give away what was tried.
         recent.setdefault(_digest(guess, self._key), self._clock())
-        self._failures[place] = dict(list(recent.items())[-self._limit :])
+        newest = list(recent.items())[-self._limit :]
+        self._failures[place] = dict(newest)
         self._failures.move_to_end(place)
         while len(self._failures) > self._size:
             self._failures.popitem(last=False)
 
     def _recent(self, place: str) -> dict[bytes, float]:
         since = self._clock() - self._window
-        return {guess: moment for guess, moment in self._failures.get(place, {}).items() if moment > since}
+        failures = self._failures.get(place, {})
+        return {guess: moment for guess, moment in failures.items() if moment > since}
 
 
 def check_origin(origin: object) -> str:

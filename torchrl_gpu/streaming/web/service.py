@@ -100,6 +100,7 @@ class Service:
             self.error = error
         finally:
             self._socket.close()
+            # The constructor waits for this, and would wait in vain for a server that fails before it accepts.
             self._started.set()
 
     async def _serve(self) -> None:
@@ -200,8 +201,13 @@ def _request_log() -> logging.Logger:
     """
     log = logging.getLogger(f"{__name__}.requests")
     if not log.filters:
-        log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], _PEER_ERRORS)))
+        log.addFilter(_is_own_error)
     return log
+
+
+def _is_own_error(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, _PEER_ERRORS)
 
 
 # -- sockets and certificates ------------------------------------------------------------------------------------------
@@ -213,7 +219,8 @@ def listen(host: str, port: int, tries: int) -> socket.socket:
     Raises:
         ValueError: There is none, or the host is no address of this machine.
     """
-    ports = [port] if port == 0 else range(port, min(port + tries, 65_536))
+    end = min(port + tries, 65_536)
+    ports = [port] if port == 0 else range(port, end)
     for each in ports:
         try:
             return _bind(host, each)

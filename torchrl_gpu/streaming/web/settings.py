@@ -74,7 +74,8 @@ class ServerSettings:
             raise ValueError(f"{_WHERE}: {name} must be None or a string, not {type(token).__name__}")
         if token == "":
             raise ValueError(f"{_WHERE}: {name} is empty; None means that there is none")
-        if len(token) > _MAX_TOKEN or not token.isprintable() or token != token.strip():
+        is_plain = token.isprintable() and token == token.strip()
+        if len(token) > _MAX_TOKEN or not is_plain:
             raise ValueError(
                 f"{_WHERE}: {name} must be at most {_MAX_TOKEN} printable characters without spaces around them; this"
                 f" one has {len(token)}"
@@ -94,7 +95,8 @@ def _check_count(name: str, value: object) -> None:
 
 def _check_number(name: str, value: object, least: float, most: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise ValueError(f"{_WHERE}: {name} must be a number from {least:g} to {most:g}, not {value!r}")
+        allowed = f"a number from {least:g} to {most:g}"
+        raise ValueError(f"{_WHERE}: {name} must be {allowed}, not {value!r}")
 
 
 def _is_integer(value: object) -> bool:

@@ -113,6 +113,7 @@ class AckWindow:
         """Try one picture at a time after a row of late acknowledgements."""
         self._late = [*self._late, now] if is_late and now >= self._ask_again_at else []
         if len(self._late) == _LATE:
+            # All of them may have come in one packet, at the same moment.
             self._rate_of_two = (_LATE - 1) / max(self._late[-1] - self._late[0], 1e-9)
             self._late = []
             self._alone = []
@@ -388,9 +389,11 @@ class SocketViewer(Viewer):
         """
         offset = time.monotonic() - clip[0].captured
         try:
-            for encoded, following in zip(clip, [*clip[1:], None], strict=True):
+            followers = [*clip[1:], None]
+            for encoded, following in zip(clip, followers, strict=True):
                 await asyncio.sleep(offset + encoded.captured - time.monotonic())
                 await self._may_send.wait()
+                # The last picture is never left out, as it shows how the episode ended.
                 if following is None or time.monotonic() < offset + following.captured:
                     await self._send_in_window(encoded)
         except ConnectionError:

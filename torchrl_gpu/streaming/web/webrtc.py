@@ -106,7 +106,8 @@ def read_offer(fields: Mapping[str, object]) -> str:
     lines = [line for line in sdp.splitlines() if not line.startswith("a=candidate:") or line in tried]
     if len(lines) > MAX_LINES:
         raise ValueError(f"webrtc: sdp may have at most {MAX_LINES} lines, not {len(lines)}")
-    media = sorted(line.split()[0] for line in lines if line.startswith("m="))
+    media_lines = [line for line in lines if line.startswith("m=")]
+    media = sorted(line.split()[0] for line in media_lines)
     if media not in (["m=video"], ["m=application", "m=video"]):
         offered = ", ".join(media)[:100] or "nothing"
         raise ValueError(f"webrtc: sdp must offer one video and at most a data channel, not {offered}")
@@ -136,7 +137,8 @@ def read_choice(fields: Mapping[str, object], stream: str) -> Watch:
     Raises:
         ProtocolError: WebRTC does not send that.
     """
-    asked = {name: fields[name] for name in ("stream", "codec", "fps", "beside") if name in fields}
+    options = ("stream", "codec", "fps", "beside")
+    asked = {name: fields[name] for name in options if name in fields}
     watch = protocol.read_watch({"type": "webrtc", "stream": stream, "codec": CODEC, **asked})
     _check_choice(watch)
     return watch
@@ -192,8 +194,9 @@ class PacketTrack(MediaStreamTrack):
             self.origin = (sent - self._ticks) % _WRAP
         encoded = await self._next()
         packet = av.Packet(encoded.data)
+        captured = round(encoded.captured * CLOCK_RATE)
         # Two pictures must not share a time: a source that stands still has its last one encoded again.
-        self._ticks = max(self._ticks + 1, round(encoded.captured * CLOCK_RATE))
+        self._ticks = max(self._ticks + 1, captured)
         packet.pts = self._ticks
         packet.time_base = Fraction(1, CLOCK_RATE)
         self.last = encoded
@@ -278,7 +281,8 @@ class Peer(Viewer):
         """
         sender = self._connection.addTrack(self._track)
         # Before the offer is looked at: afterwards aiortc has settled on a codec, and would send H.264 under its name.
-        codecs = [each for each in RTCRtpSender.getCapabilities("video").codecs if each.mimeType in _CODECS]
+        known = RTCRtpSender.getCapabilities("video").codecs
+        codecs = [each for each in known if each.mimeType in _CODECS]
         self._connection.getTransceivers()[0].setCodecPreferences(codecs)
         # aiortc calls this when a viewer has lost a picture; with packets of our own it would do nothing.
         sender._send_keyframe = self._track.request_key  # type: ignore[method-assign]
@@ -288,7 +292,8 @@ class Peer(Viewer):
             await self._connection.setLocalDescription(await self._connection.createAnswer())
         except Exception as error:
             # A parser stumbles over what a stranger wrote in many ways.
-            reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+            words = f"{type(error).__name__}: {error}".split()
+            reason = " ".join(words)[:200]
             raise ValueError(f"webrtc: the sdp cannot be answered with H.264: {reason}") from error
         local = self._connection.localDescription
         return {"sdp": local.sdp, "type": local.type, "id": self.id}

@@ -19,7 +19,7 @@ from torchrl_gpu.envs.packing.stability.contacts import Contacts
 
 
 def crossing(before: Tensor, before_run: Tensor, behind: Tensor, behind_run: Tensor) -> Tensor:
-    """Return where lines between two rows cross a row between them, times the distance of the two.
+    """Return where a line between two rows crosses a row between them.
 
     Args:
         before: Place along its row of the contact before the crossed row, whole numbers.
@@ -28,7 +28,7 @@ def crossing(before: Tensor, before_run: Tensor, behind: Tensor, behind_run: Ten
         behind_run: Distance of that row from the crossed one.
 
     Returns:
-        The place on the crossed row, times `before_run + behind_run`.
+        The place on the crossed row, times the distance `before_run + behind_run`.
     """
     return before * behind_run + behind * before_run
 
@@ -54,12 +54,15 @@ def reaches(reach: Tensor, touches: Tensor, ahead: Tensor) -> Tensor:
 
 
 def furthest_inside(furthest: Tensor) -> Tensor:
-    """Return 1 + the last column of each row inside the hull, 0 for none, (N, P) int64.
+    """Return 1 + the last column of each row inside the hull, 0 for none.
 
     P³ numbers, in P steps of a few operators.
 
     Args:
         furthest: 1 + the last contact of each row, 0 for none, (N, P) int64.
+
+    Returns:
+        (N, P) int64.
     """
     row = torch.arange(furthest.shape[1], device=furthest.device, dtype=torch.int64)
     before = furthest[:, :, None]
