@@ -372,7 +372,8 @@ def _by_pyav(path: Path, name: str, size: tuple[int, int] | None) -> Iterator[Ba
             if orientation is None:
                 orientation = _orientation(frame, name)
                 height, width = size or orientation.size(given.height, given.width)
-                frames = np.empty((_batch_size(height, width), height, width, 3), np.uint8)
+                at_once = _batch_size(height, width)
+                frames = np.empty((at_once, height, width, 3), np.uint8)
                 coded_height, coded_width = orientation.size(height, width)
                 has_size = (coded_height, coded_width) == (given.height, given.width)
                 interpolation = None if has_size else SMALL
@@ -381,6 +382,7 @@ def _by_pyav(path: Path, name: str, size: tuple[int, int] | None) -> Iterator[Ba
             small = reformatter.reformat(frame, coded_width, coded_height, "rgb24", interpolation=interpolation)
             frames[len(seconds)] = orientation.apply(small.to_ndarray())
             seconds.append(frame.time)
+            # The next batch is decoded into the same memory: who keeps frames copies them before asking for more.
             if len(seconds) == len(frames):
                 yield Batch(torch.from_numpy(frames).permute(0, 3, 1, 2), seconds)
                 seconds = []
@@ -424,8 +426,8 @@ def torchcodec_problem(device: torch.device) -> str:
         problem = "" if frame.data.shape[:2] == (2, 3) else f"it gives frames of shape {tuple(frame.data.shape)}"
     except Exception as error:
         # Libraries that do not fit raise errors of any kind.
-        text = str(error).strip()
-        problem = text.splitlines()[0][:_MOST_QUOTED] if text else type(error).__name__
+        lines = str(error).strip().splitlines()
+        problem = lines[0][:_MOST_QUOTED] if lines else type(error).__name__
     if problem:
         _LOG.warning(
             "demonstrations: videos are decoded by PyAV, as torchcodec does not work on %s: %s", device, problem
@@ -473,4 +475,5 @@ def resize(frames: Tensor, size: tuple[int, int] | None) -> Tensor:
     """
     if size is None or tuple(frames.shape[2:]) == size:
         return frames
-    return functional.interpolate(frames.float(), size, mode="area").round_().to(torch.uint8)
+    means = functional.interpolate(frames.float(), size, mode="area")
+    return means.round_().to(torch.uint8)

@@ -138,7 +138,9 @@ class _Reader:
         for where, name in names.items():
             with self.bad.guard(where):
                 episodes.append((where, self._episode(root, name, layout)))
-        out, kept = from_episodes(episodes, self.bad, str(self.path), {"format": layout.observations})
+        facts = {"format": layout.observations}
+        path = str(self.path)
+        out, kept = from_episodes(episodes, self.bad, path, facts)
         masks = self._masks(file, set(found.values()))
         if masks:
             number_of = {names[where]: number for number, where in enumerate(kept)}
@@ -177,13 +179,15 @@ class _Reader:
 
         None for a link to elsewhere, or without one.
         """
-        return group[name] if isinstance(group.get(name, getlink=True), self.h5py.HardLink) else None
+        link = group.get(name, getlink=True)
+        return group[name] if isinstance(link, self.h5py.HardLink) else None
 
     def _holds_names(self, found: H5) -> bool:
         """Return whether there is one row of strings, of any length each."""
         if not isinstance(found, self.h5py.Dataset) or found.ndim != 1 or not self._lies_plain(found):
             return False
-        return self.h5py.check_string_dtype(found.dtype) is not None and _chunk_bytes(found) <= _MOST_CHUNK
+        is_text = self.h5py.check_string_dtype(found.dtype) is not None
+        return is_text and _chunk_bytes(found) <= _MOST_CHUNK
 
     def _episode_name(self, value: object, known: Collection[str], where: str) -> str:
         # One string is read at a time: those of variable length may all be the same large one of the file.
@@ -279,6 +283,7 @@ class _Reader:
             return False
         plan = dataset.id.get_create_plist()
         filters = [plan.get_filter(i)[0] for i in range(plan.get_nfilters())]
+        # Packed once, a byte of the file stands for a thousand at most; packed twice, for a million.
         packers = [each for each in filters if each in _PACKERS]
         return set(filters) <= set(_FILTERS) and len(set(packers)) == len(packers)
 

@@ -129,7 +129,8 @@ def _read_video(
         if (each["frame_index"] != np.arange(len(each["frame_index"]))).any():
             where = f"{name}: episode {table['episode_index'][i]}"
             refuse(where, "frame_index 0, 1, 2, …", shown(each["frame_index"].tolist()))
-        clock.note("timestamp", each["timestamp"] * info.fps - each["frame_index"])
+        late = each["timestamp"] * info.fps - each["frame_index"]
+        clock.note("timestamp", late)
     episodes = tuple(Episode(first, each) for first, each in zip(starts.first, rows, strict=True))
     return Recording(name, path, info.fps, info.size(camera), episodes, complete=starts.complete)
 
@@ -237,7 +238,8 @@ def _read_episodes(root: Path, info: _Info, camera: str | None = None) -> Arrays
     if camera is not None:
         columns += [f"videos/{camera}/{name}" for name in _VIDEO_COLUMNS]
     tables = [_read_table(path, columns) for path in sorted(folder.glob("chunk-*/file-*.parquet"))]
-    if not tables or not sum(len(each["length"]) for each in tables):
+    num_episodes = sum(len(each["length"]) for each in tables)
+    if not num_episodes:
         fail(folder, "there are no files chunk-*/file-*.parquet of episodes")
     joined: Arrays = {}
     for column in columns:
@@ -293,10 +295,12 @@ class _DataFiles:
     def rows(self, chunk: int, file: int, episode: int, name: str) -> Arrays:
         """Return all columns of an episode, (L, …) each."""
         where = f"{self.info.name}: data_path"
-        path = self.root / fill_pattern(self.info.data_path, where, chunk_index=chunk, file_index=file)
+        relative = fill_pattern(self.info.data_path, where, chunk_index=chunk, file_index=file)
+        path = self.root / relative
         table = self._table(path)
         # The rows are in the order of their episodes, as `_read` has checked.
-        low, high = np.searchsorted(table["episode_index"], [episode, episode + 1])
+        edges = [episode, episode + 1]
+        low, high = np.searchsorted(table["episode_index"], edges)
         if low == high:
             fail(name, f"{path} has no rows of episode {episode}")
         # Copies, or the whole file stays in memory.
@@ -428,9 +432,12 @@ def _episode_rows(table: Arrays, i: int, files: _DataFiles, name: str) -> Arrays
     length = int(table["length"][i])
     where = f"{name}: episode {number}"
     rows = files.rows(int(table["data/chunk_index"][i]), int(table["data/file_index"][i]), number, name)
-    span = int(table["dataset_to_index"][i] - table["dataset_from_index"][i])
-    if not len(rows["frame_index"]) == length == span:
-        refuse(where, f"{length} rows", f"{len(rows['frame_index'])}, and indices for {span}")
+    begin = table["dataset_from_index"][i]
+    end = table["dataset_to_index"][i]
+    span = int(end - begin)
+    num_rows = len(rows["frame_index"])
+    if not num_rows == length == span:
+        refuse(where, f"{length} rows", f"{num_rows}, and indices for {span}")
     for column, unit in (("frame_index", ""), ("timestamp", " s")):
         does_not_rise = np.diff(rows[column]) <= 0
         if does_not_rise.any():

@@ -203,13 +203,15 @@ def read_videos(paths: list[Path], fps: float | None, bad: BadParts) -> Source:
         with bad.guard(str(path)):
             check_file(path, path)
             episodes = (Episode(0, _read_actions(path)),)
-            source.recordings.append(Recording(str(path), path, fps, None, episodes, complete=True))
+            recording = Recording(str(path), path, fps, None, episodes, complete=True)
+            source.recordings.append(recording)
     return source
 
 
 def _read_actions(video: Path) -> Arrays:
     """Return the rows of a video, from the first file of its name that there is."""
-    path = next((each for each in map(video.with_suffix, SUFFIXES) if each.exists()), None)
+    candidates = map(video.with_suffix, SUFFIXES)
+    path = next((each for each in candidates if each.exists()), None)
     if path is None:
         listed = ", ".join(video.stem + suffix for suffix in SUFFIXES)
         fail(video, f"a file of actions is missing, one of {listed}")
@@ -394,12 +396,15 @@ def _decode_into(
         first_s = batch.seconds[0] if not seen else first_s
         # A frame that was dropped or doubled would shift all rows behind it.
         for k, seconds in enumerate(batch.seconds, seen):
-            if abs(seconds - first_s - k / fps) > 0.5 / fps:
+            late_s = seconds - first_s - k / fps
+            if abs(late_s) > 0.5 / fps:
                 refuse(recording.name, f"frame {k} at {k / fps:g} s, as {fps:g} a second give", f"{seconds:g} s")
         _copy_frames(out, places, batch, seen)
         seen += len(batch.seconds)
         progress(min(seen, needed))
-        if seen > needed + 1 or (seen >= needed and not recording.complete):
+        # Frames behind the last episode are not decoded, but a complete video may have no more than one of them.
+        is_enough = seen >= needed and not recording.complete
+        if is_enough or seen > needed + 1:
             break
     if not needed - 1 <= seen or seen == 0 or (recording.complete and seen > needed + 1):
         found = str(seen) if seen <= needed + 1 else "more"
@@ -462,7 +467,8 @@ def _rows(episodes: list[Episode]) -> TensorDict:
     out = TensorDict(batch_size=[total])
     for name in episodes[0].rows:
         values = np.concatenate([each.rows[name] for each in episodes])
-        values = values.astype(np.float32) if values.dtype == np.float64 else values
+        if values.dtype == np.float64:
+            values = values.astype(np.float32)
         out.set(lerobot.entry_key(name), torch.from_numpy(values))
     lengths = [len(each) for each in episodes]
     numbers = np.repeat(np.arange(len(episodes)), lengths)

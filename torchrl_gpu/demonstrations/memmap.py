@@ -206,7 +206,8 @@ def _check_index(path: Path, total: int, entries: dict[str, _Entry]) -> None:
         refuse(path, f"the entries {names}", shown(sorted(indexed)))
     for name, entry in entries.items():
         given = [indexed[name].get(key) for key in ("dtype", "shape", "is_nested", "type")]
-        if given != [f"torch.{entry.stored}", [total, *entry.shape], False, None]:
+        wanted = [f"torch.{entry.stored}", [total, *entry.shape], False, None]
+        if given != wanted:
             refuse(f"{path}: {name}", f"{entry.stored} of shape {(total, *entry.shape)}", shown(indexed[name]))
 
 
@@ -220,7 +221,8 @@ def _read_rows(path: Path, name: str, shape: tuple[int, ...], stored: str) -> to
         return torch.from_numpy(check_finite(raw, where))
     is_bad = raw > 1
     if is_bad.any():
-        row = int(is_bad.reshape(len(raw), -1).any(1).argmax())
+        has_bad = is_bad.reshape(len(raw), -1).any(1)
+        row = int(has_bad.argmax())
         refuse(where, "flags, 0 or 1", f"{int(raw.max())} in row {row}")
     return torch.from_numpy(raw.view(kind))
 
@@ -285,10 +287,13 @@ def open_store(
     frames = found.rows.pop(FRAMES, None)
     if frames is None:
         fail(folder, "it has rows alone, and no frames of video")
-    home = device if place is None or device.type == "cpu" else place(frames.numel())
+    home = device
+    if place is not None and device.type != "cpu":
+        home = place(frames.numel())
     if home.type != "cpu":
         frames = _copy_to(frames, home)
-    return ClipStore(frames, found.lengths.tolist(), found.rows.unflatten_keys("."), device=device, **facts)
+    rows = found.rows.unflatten_keys(".")
+    return ClipStore(frames, found.lengths.tolist(), rows, device=device, **facts)
 
 
 def _copy_to(frames: torch.Tensor, device: torch.device) -> torch.Tensor:

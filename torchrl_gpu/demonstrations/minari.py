@@ -79,10 +79,11 @@ def read_minari(folder: Path, entries: Collection[str] | None, bad: BadParts) ->
             found = sorted(place.glob("*.arrow"))
             if len(found) != 1:
                 refuse(place, "one .arrow file", f"{len(found)}")
-            left -= check_file(found[0], found[0])
+            file = found[0]
+            left -= check_file(file, file)
             if left < 0:
-                fail(found[0], f"the episodes do not fit into memory: {-left:,} bytes too many")
-            episodes.append((str(found[0]), _read_episode(found[0], entries)))
+                fail(file, f"the episodes do not fit into memory: {-left:,} bytes too many")
+            episodes.append((str(file), _read_episode(file, entries)))
     return from_episodes(episodes, bad, str(folder), {"format": "observations"})[0]
 
 
@@ -165,9 +166,11 @@ def _is_packed(message: bytes) -> bool:
 
     def place_of(table: int, number: int) -> int:
         fields = table - struct.unpack_from("<i", message, table)[0]
+        # The list begins with its own size: writers leave out fields at its end that are not there.
         if struct.unpack_from("<H", message, fields)[0] < 6 + 2 * number:
             return 0
-        return int(struct.unpack_from("<H", message, fields + 4 + 2 * number)[0])
+        place = fields + 4 + 2 * number
+        return int(struct.unpack_from("<H", message, place)[0])
 
     try:
         root = struct.unpack_from("<I", message, 0)[0]

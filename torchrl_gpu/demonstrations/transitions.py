@@ -95,7 +95,8 @@ class Demonstrations:
         values: dict[str, Tensor] = {}
         for name, value in self.rows.items():
             stored = value.index_select(0, index)
-            values[name] = stored.to(self.dtypes.get(name, stored.dtype))
+            dtype = self.dtypes.get(name, stored.dtype)
+            values[name] = stored.to(dtype)
         return TensorDict(values, batch_size=index.shape, device=index.device)
 
     def same_episodes(self) -> Tensor:
@@ -153,8 +154,9 @@ class Demonstrations:
         order = torch.randperm(num_different, generator=generator, dtype=torch.int64, device="cpu").tolist()
         chosen: list[int] = []
         taken = 0
+        wanted_rows = share * len(self)
         for each in order:
-            nearer_with_it = taken + sizes[each] / 2 <= share * len(self)
+            nearer_with_it = taken + sizes[each] / 2 <= wanted_rows
             if nearer_with_it:
                 chosen.append(each)
                 taken += sizes[each]
@@ -208,7 +210,8 @@ def from_episodes(
     check_room(name, sum(_num_bytes(arrays) for _, arrays in kept))
     joined: Arrays = {}
     for key in kept[0][1]:
-        joined[key] = np.concatenate([arrays[key] for _, arrays in kept])
+        parts = [arrays[key] for _, arrays in kept]
+        joined[key] = np.concatenate(parts)
     lengths = [len(next(iter(arrays.values()))) for _, arrays in kept]
     names = [place for place, _ in kept]
     return from_arrays(joined, lengths, name, about), names
@@ -216,7 +219,8 @@ def from_episodes(
 
 def refuse_all(name: str, part: str, bad: BadParts) -> None:
     """Raise the error of a file without a usable part, with the first reason."""
-    fail(name, f"no {part} can be used: {next(iter(bad.reasons.values()), 'there is none')}")
+    reason = next(iter(bad.reasons.values()), "there is none")
+    fail(name, f"no {part} can be used: {reason}")
 
 
 def _forms_of(arrays: Arrays) -> frozenset[Form]:

@@ -163,6 +163,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
     part = Part(folder, "demonstrations", is_folder=True)
     try:
         yield part.part
+    # An interrupt, which is no Exception, leaves nothing either.
     except BaseException:
         part.discard()
         raise
@@ -373,11 +374,13 @@ def check_rows(values: object, name: str) -> np.ndarray:
     rows = np.asarray(values)
     if rows.dtype.kind not in "biuf" or rows.ndim < 1 or rows.ndim > 1 + _MOST_AXES:
         refuse(name, "rows of numbers or flags", form_text(rows))
-    if math.prod(rows.shape[1:]) > _MOST_VALUES or len(rows) > MOST_FRAMES:
+    numbers_per_row = math.prod(rows.shape[1:])
+    if numbers_per_row > _MOST_VALUES or len(rows) > MOST_FRAMES:
         refuse(name, f"at most {_MOST_VALUES:,} numbers in a row", f"shape {rows.shape}")
     if rows.dtype.kind == "b":
         return np.ascontiguousarray(rows)
     if rows.dtype.kind in "iu":
+        # Beyond that they would become negative without a word.
         if rows.dtype == np.uint64 and rows.size and rows.max() >= 2**63:
             refuse(name, "whole numbers of 64 bits", str(rows.max()))
         return np.ascontiguousarray(rows, np.int64)
@@ -417,7 +420,9 @@ def read_npy(file: IO[bytes], name: object, most_bytes: int) -> np.ndarray:
         version = np.lib.format.read_magic(file)
         if version not in ((1, 0), (2, 0)):
             refuse(name, "version 1 or 2 of the format", version)
-        reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        reader = np.lib.format.read_array_header_2_0
+        if version == (1, 0):
+            reader = np.lib.format.read_array_header_1_0
         shape, fortran, dtype = reader(file)
         size = math.prod(shape) * max(1, dtype.itemsize)
         if fortran or dtype.hasobject or size > most_bytes:

@@ -121,7 +121,9 @@ class LeRobotWriter:
             values[name] = value
         # All pixels of an episode would not fit into memory.
         step = max(1, picture.size // _STATS_NUMBERS)
-        self._pixels.append(picture.reshape(-1, 3)[::step].copy())
+        some_pixels = picture.reshape(-1, 3)[::step]
+        # A view would keep the whole picture.
+        self._pixels.append(some_pixels.copy())
         if self._container is None:
             self._open_video()
         assert self._container is not None

@@ -60,12 +60,14 @@ def play_rows(
     batches = []
     for first in range(0, episodes, size):
         suite.begin(env, first)
-        batches.append(_play_batch(env, policy, min(size, episodes - first), dtypes))
+        number = min(size, episodes - first)
+        batches.append(_play_batch(env, policy, number, dtypes))
         progress(min(episodes, first + size))
 
     rows = {}
     for name in dtypes:
-        rows[name] = torch.cat([batch.rows[name] for batch in batches])
+        parts = [batch.rows[name] for batch in batches]
+        rows[name] = torch.cat(parts)
     lengths = torch.cat([batch.lengths for batch in batches])
     # Those who load the file get the dtypes of the environment back.
     narrowed = {name: dtype for name, dtype in dtypes.items() if dtype != rows[name].dtype}
@@ -75,7 +77,8 @@ def play_rows(
         "environment_episodes": episodes,
         "meaning": env.stored_meaning,
     }
-    return Demonstrations(TensorDict(rows, batch_size=[int(lengths.sum())]), lengths, narrowed, facts)
+    joined = TensorDict(rows, batch_size=[int(lengths.sum())])
+    return Demonstrations(joined, lengths, narrowed, facts)
 
 
 def _play_batch(env: BatchedEnv, policy: Policy, number: int, names: Iterable[str]) -> _Batch:
@@ -104,6 +107,7 @@ def _play_batch(env: BatchedEnv, policy: Policy, number: int, names: Iterable[st
     lengths = has_acted.sum(1)
     rows: TensorDictBase = torch.stack(steps, 1)[has_acted]
     narrow = {name: _narrowest(value) for name, value in rows.items()}
+    # A robot that was never active has no episode.
     return _Batch(TensorDict(narrow, batch_size=rows.batch_size), lengths[lengths > 0])
 
 
@@ -141,6 +145,7 @@ def _narrowest(value: Tensor) -> Tensor:
     low = value.min()
     high = value.max()
     for kind in _NARROW:
-        if torch.iinfo(kind).min <= low and high <= torch.iinfo(kind).max:
+        limits = torch.iinfo(kind)
+        if limits.min <= low and high <= limits.max:
             return value.to(kind)
     return value

@@ -186,7 +186,9 @@ class EpisodeSuite(Suite[BatchedEnv, EpisodeResults]):
         frames = []
 
         def watch(env: BatchedEnv, step: int, ended: Tensor) -> None:
-            if step == length or (step < length and step % steps_per_frame == 0):
+            # The row goes on after its first episode, whose last picture is always in the film.
+            is_due = step < length and step % steps_per_frame == 0
+            if is_due or step == length:
                 frames.append(_picture(env, index % env.num_envs, 480))
 
         self._replay(index, watch)
@@ -254,7 +256,8 @@ def play_first(
         watch: Called before the first step and after each step, with its number, its rewards (N,), and which rows it
             ended, (N,) bool.
     """
-    over = torch.arange(env.num_envs, device=env.device, dtype=torch.int64) >= num_episodes
+    row = torch.arange(env.num_envs, device=env.device, dtype=torch.int64)
+    over = row >= num_episodes
     length = torch.zeros_like(over, dtype=torch.int64)
     returned = torch.zeros_like(over, dtype=torch.float64)
     outcomes: dict[str, Tensor] = {}
@@ -273,8 +276,10 @@ def play_first(
             for name, values in env.episode_outcomes(after).items():
                 reached = values.reshape(-1)
                 # A row that is over keeps the outcomes of its first episode.
-                outcomes[name] = torch.where(over, outcomes.get(name, reached), reached)
-            ended = (after["done"].reshape(-1) | (step == max_steps)) & ~over
+                before = outcomes.get(name, reached)
+                outcomes[name] = torch.where(over, before, reached)
+            is_done = after["done"].reshape(-1)
+            ended = (is_done | (step == max_steps)) & ~over
             watch(step, reward, ended)
             over = over | ended
             current = env.maybe_reset(env.step_mdp(stepped))

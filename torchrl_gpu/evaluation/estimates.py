@@ -99,7 +99,8 @@ def percent(share: float, error: float) -> str:
     rounding rule of the Particle Data Group (Review of Particle Physics, introduction).
     """
     # Decimals of a per cent at which the error has its digits.
-    digits = max(0, math.ceil(-math.log10(100 * error / _TWO_DIGITS)))
+    last_digit = math.log10(100 * error / _TWO_DIGITS)
+    digits = max(0, math.ceil(-last_digit))
     return f"{share:.{digits}%} ± {error:.{digits}%}"
 
 

@@ -90,13 +90,16 @@ def record_episodes(
             parts = []
             for first in batches:
                 suite.begin(env, first)
-                parts.append(_play(env, policy, min(side_by_side, episodes - first), {})[by])
+                number = min(side_by_side, episodes - first)
+                played = _play(env, policy, number, {})
+                parts.append(played[by])
                 progress(min(episodes, first + side_by_side))
             chosen = choose_episodes(torch.cat(parts), choose, most, below)
 
         metadata = {"env": type(env).__name__, "seed": env.seed, **(facts or {})}
         for first in batches:
-            rows = [each - first for each in chosen if first <= each < first + side_by_side]
+            end = first + side_by_side
+            rows = [each - first for each in chosen if first <= each < end]
             if rows:
                 suite.begin(env, first)
                 # If one file cannot be written, none of the batch is left.
@@ -110,7 +113,7 @@ def record_episodes(
                     for row, recorder in recorders.items():
                         reached = {name: values[row].item() for name, values in played.items()}
                         recorder.describe({"episode": first + row, **reached, **metadata})
-            progress(min(episodes, first + side_by_side))
+            progress(min(episodes, end))
         return [path_of(each) for each in chosen]
 
 
@@ -143,7 +146,8 @@ def ranks_by(env: BatchedEnv, choose: str, by: str | None, below: float | None) 
         ValueError: There is no such metric, or it is no flag and has no limit for failures.
     """
     names = [*env.outcome_names, "return"]
-    by = arguments.choice(_WHERE, "by", names[0] if by is None else by, names)
+    asked = names[0] if by is None else by
+    by = arguments.choice(_WHERE, "by", asked, names)
     outcomes = dict(zip(names, env.outcomes, strict=False))
     if choose == "failures" and below is None:
         spec = env.full_observation_spec.get(outcomes[by], None) if by in outcomes else None

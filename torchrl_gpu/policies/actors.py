@@ -58,7 +58,8 @@ class Squash(nn.Module):
             slope = 2 * (math.log(2) - z - softplus(-2 * z))
         else:
             # The derivative of (2/π)·atan(z) is (2/π) / (1 + z²).
-            slope = math.log(2 / math.pi) - torch.log1p(z.square())
+            slope_at_zero = math.log(2 / math.pi)
+            slope = slope_at_zero - torch.log1p(z.square())
         return slope + torch.log((self.high - self.low) / 2)
 
     def log_density(self, z: Tensor, noise: Tensor, log_std: Tensor) -> Tensor:
@@ -205,7 +206,8 @@ class SquashedGaussianActor(TensorDictModuleBase):
         # A normal variable has its entropy in closed form; squashing adds the expected slope, of which one draw is
         # taken.
         other = mean + log_std.exp() * torch.randn_like(mean)
-        normal = 0.5 + 0.5 * math.log(2 * math.pi) + log_std
+        standard_entropy = 0.5 + 0.5 * math.log(2 * math.pi)
+        normal = standard_entropy + log_std
         entropy = (normal + self.squash.log_slope(other)).sum(-1)
         z = tensordict.get("unsquashed_action")
         log_prob = self._log_prob(z, mean, log_std)

@@ -112,7 +112,8 @@ def random_legal(mask: Tensor) -> Tensor:
     Returns:
         Its index, (…) int64; 0 if the row has none.
     """
-    draw = uniform((*mask.shape[:-1], 1), mask.device)
+    one_per_row = (*mask.shape[:-1], 1)
+    draw = uniform(one_per_row, mask.device)
     # C++ looks through a row without writing a running count of it.
     if native.runs_on(mask):
         return native.pick_true(mask, draw.squeeze(-1))
@@ -122,6 +123,7 @@ def random_legal(mask: Tensor) -> Tensor:
     rank = mask.cumsum(-1, dtype=torch.int32)
     count = rank[..., -1:]
     drawn = (draw * count).int()
+    # A draw next to 1 may be rounded up to the count, which would be an element too many.
     wanted = torch.minimum(drawn, count - 1) + 1
     found = torch.searchsorted(rank, wanted)
     return found.squeeze(-1)
@@ -143,6 +145,7 @@ def _pick_in_blocks(mask: Tensor, draw: Tensor) -> Tensor:
     drawn = (draw * count).int()
     rank = torch.minimum(drawn, count - 1) + 1
     block = torch.searchsorted(count_until, rank)
+    # The first block has none before it: it reads its own count, which the next line sets to 0.
     previous = count_until.gather(-1, (block - 1).clamp_min(0))
     count_before = previous * (block > 0)
     of_row = block[..., None].expand(*block.shape, _BLOCK)
@@ -170,7 +173,8 @@ class _RowStreams:
         """Uniform numbers (N, …) float64 in [0, 1), of 53 random bits each."""
         number = torch.Size(shape[1:]).numel()
         end = self.num_drawn + number
-        indices = torch.arange(self.num_drawn, end, device=self.key.device, dtype=torch.int64)
+        device = self.key.device
+        indices = torch.arange(self.num_drawn, end, device=device, dtype=torch.int64)
         self.num_drawn += number
         # A number takes two draws of 32 bits.
         counter = 2 * indices
@@ -188,6 +192,7 @@ def keyed_draws(key: Tensor) -> Iterator[None]:
     Row i draws from the stream `key[i]`, whatever the other rows are. It applies to draws of as many rows as keys.
     """
     global _row_streams
+    # Contexts may be nested: the streams of the outer one go on afterwards.
     before = _row_streams
     _row_streams = _RowStreams(key)
     try:

@@ -69,7 +69,9 @@ class InferencePolicy(TensorDictModuleBase):
                 raise ValueError(f"{self.name}: put {names} into a TensorDict: one tensor alone is not enough")
             name = self.in_keys[0]
             shape, _ = self.space.observations[name]
-            batch = observations.shape[: max(0, observations.ndim - len(shape))]
+            # A tensor of too few axes gets this far, and is refused with a message by `_entry`.
+            num_batch_axes = max(0, observations.ndim - len(shape))
+            batch = observations.shape[:num_batch_axes]
             action = self._decide(TensorDict({name: observations}, batch))
             return action.to(observations.device)
         # Observations may come as the environment shows them, in a group, or without it.
@@ -93,7 +95,8 @@ class InferencePolicy(TensorDictModuleBase):
         batch = first.shape[: first.ndim - len(first_shape)]
         if ACTIVE in self.in_keys and ACTIVE not in entries:
             active_shape, _ = self.space.observations[ACTIVE]
-            entries[ACTIVE] = first.new_ones((*batch, *active_shape), dtype=torch.bool)
+            whole_shape = (*batch, *active_shape)
+            entries[ACTIVE] = first.new_ones(whole_shape, dtype=torch.bool)
         action: Tensor = self.policy(TensorDict(dict(entries), batch)).get("action")
         return action
 
@@ -106,7 +109,9 @@ class InferencePolicy(TensorDictModuleBase):
         value = rows.get(name, None)
         batch = rows.shape
         if value is not None:
-            batch = value.shape[: max(0, value.ndim - len(shape))]
+            num_batch_axes = max(0, value.ndim - len(shape))
+            batch = value.shape[:num_batch_axes]
         kind = getattr(torch, dtype)
-        checked = arguments.tensor(self.name, name, value, kind, (*batch, *shape))
+        whole_shape = (*batch, *shape)
+        checked = arguments.tensor(self.name, name, value, kind, whole_shape)
         return checked.to(self.device)

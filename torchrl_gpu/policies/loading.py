@@ -173,7 +173,8 @@ def _cloned_choice(saved: SavedPolicy) -> InferencePolicy:
     network = saved.registry.build("network", settings.get("network"), nn.Module)
     given = given_arguments(settings, "temperature")
     choice = saved.build(lambda: ClonedChoice(space, network(space), **given), "learner.")
-    return InferencePolicy(PolicyWrapper(Cloned(space, choice.policy), flat=True), space, "BC", saved.about)
+    policy = PolicyWrapper(Cloned(space, choice.policy), flat=True)
+    return InferencePolicy(policy, space, "BC", saved.about)
 
 
 def wants_env(path: str | Path) -> bool:
@@ -197,6 +198,7 @@ def _agent(space: AgentSpace, settings: Mapping[str, object], registry: Registry
         return agent
     encoder: ClipEncoder = registry.build("encoder", settings["encoder"], ClipEncoder)
     # The checkpoint holds the encoder's weights: pretrained ones need not be read again.
+    # Without them "auto" would mean other layers than those of the checkpoint, so that it is resolved first.
     norm = "frozen" if encoder.pretrained and encoder.norm == "auto" else encoder.norm
     encoder = replace(encoder, pretrained=False, norm=norm)
     given = given_arguments(settings, "shift", "reconstruction")
@@ -224,8 +226,8 @@ def _vectors(content: Mapping[str, object], most_bytes: int) -> InferencePolicy:
     check_plain("agent_space", content["agent_space"])
     space = AgentSpace.from_dict(content["agent_space"])
     shapes = {name: space.observations.get(name, ((),))[0] for name in widths}
-    widths_fit = shapes == {name: (width,) for name, width in widths.items()}
-    if not widths_fit or space.action_shape != (policy.action_dim,):
+    wanted_shapes = {name: (width,) for name, width in widths.items()}
+    if shapes != wanted_shapes or space.action_shape != (policy.action_dim,):
         raise ValueError(
             f"its agent_space observes {shapes} and has {space.action_shape[0]} action numbers, where bc_policy has"
             f" vectors {widths} and {policy.action_dim} action numbers"

@@ -109,7 +109,8 @@ def project(probabilities: Tensor, values: Tensor, support: Tensor) -> Tensor:
         Probabilities of the atoms, (B, Z').
     """
     # Atoms are evenly spaced.
-    gap = (support[-1] - support[0]) / (len(support) - 1)
+    span = support[-1] - support[0]
+    gap = span / (len(support) - 1)
     inside = torch.maximum(values, support[0])
     inside = torch.minimum(inside, support[-1])
     distance = inside[:, None] - support[:, None]

@@ -165,4 +165,6 @@ def describe_error(error: Exception) -> str:
     if not isinstance(error, ValueError) or not words:
         kind = type(error).__name__
         words = f"settings fail with {kind}: {words}" if words else f"settings fail with {kind}"
-    return words if len(words) <= _LONGEST_ERROR else words[: _LONGEST_ERROR - 1] + "…"
+    if len(words) <= _LONGEST_ERROR:
+        return words
+    return words[: _LONGEST_ERROR - 1] + "…"

@@ -235,9 +235,11 @@ class Batching:
     def _concatenate(self, batch: list[_Request]) -> Observations:
         """Return the observations of all requests of a pass."""
         names = self._policy.in_keys
+        # One request alone is not copied.
         if len(batch) == 1:
             return {name: batch[0].observations[name] for name in names}
         observations: Observations = {}
         for name in names:
-            observations[name] = np.concatenate([each.observations[name] for each in batch])
+            parts = [each.observations[name] for each in batch]
+            observations[name] = np.concatenate(parts)
         return observations

@@ -79,7 +79,8 @@ class PolicyPage:
         if self._server.wanted(STREAM) or (self._has_seen and self._server.wanted(f"{STREAM}:seen")):
             picture = self._draw({name: value[-1] for name, value in observations.items()}, action[-1])
             frame = picture if picture.ndim == 3 else picture[-1]
-            self._server.show_policy(view._replace(frame=frame, seen=picture if self._has_seen else None), STREAM)
+            seen = picture if self._has_seen else None
+            self._server.show_policy(view._replace(frame=frame, seen=seen), STREAM)
         elif not self._has_seen:
             self._server.show_policy(view)
 
@@ -155,7 +156,10 @@ def _is_plane(shape: tuple[int, ...], dtype: str) -> bool:
 def _draw_picture(name: str, axis: int | None, row: Row, action: np.ndarray) -> np.ndarray:
     """Draw an image, clip or map, whose channels are on an axis, if it has any."""
     seen = row[name]
-    return observation_picture(seen[None] if axis is None else np.moveaxis(seen, axis, -3))
+    # A map has no channels, and gets an axis of one.
+    if axis is None:
+        return observation_picture(seen[None])
+    return observation_picture(np.moveaxis(seen, axis, -3))
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
@@ -172,7 +176,8 @@ def _draw_numbers(labels: Mapping[str, Sequence[str] | None], row: Row, action: 
     pen = ImageDraw.Draw(image)
     font = ImageFont.load_default(_FONT_SIZE)
     rows = _HEIGHT // _LINE - 1
-    columns = max(1, -(-min(len(numbers), _MAX_COLUMNS * rows) // rows))
+    drawn = min(len(numbers), _MAX_COLUMNS * rows)
+    columns = max(1, -(-drawn // rows))
     width = _WIDTH // columns
     room = width - _LABEL - _MARGIN
     largest = max((abs(value) for _, value in numbers), default=0) or 1

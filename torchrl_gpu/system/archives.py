@@ -111,4 +111,6 @@ def _first_line(error: Exception | str) -> str:
     if not lines:
         return type(error).__name__
     text = "".join(each if each.isprintable() else "?" for each in lines[0])
-    return text if len(text) <= _LONGEST_REASON else text[: _LONGEST_REASON - 1] + "…"
+    if len(text) <= _LONGEST_REASON:
+        return text
+    return text[: _LONGEST_REASON - 1] + "…"

@@ -46,7 +46,9 @@ def shown(value: object) -> str:
         text = " ".join(repr(value).split())
     except Exception:
         text = f"a {type(value).__name__} that cannot be written out"
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    if len(text) <= _LONGEST:
+        return text
+    return text[: _LONGEST - 1] + "…"
 
 
 def whole(where: str, name: str, value: object, low: int | None = None, high: int | None = None) -> int:

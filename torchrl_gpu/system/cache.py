@@ -29,7 +29,9 @@ def private_folder() -> Path | None:
         except (OSError, RuntimeError):
             continue
         about = folder.stat()
-        is_own = about.st_uid == os.getuid() and not about.st_mode & _WRITABLE_BY_OTHERS
-        if is_own and os.access(folder, os.W_OK):
+        # `mkdir` leaves a folder that is already there as it is, whoever made it.
+        is_own = about.st_uid == os.getuid()
+        is_private = not about.st_mode & _WRITABLE_BY_OTHERS
+        if is_own and is_private and os.access(folder, os.W_OK):
             return folder
     return None

@@ -25,7 +25,8 @@ def how_to_install(extra: str) -> str:
             f"install the extra [{extra}] from the wheel or the clone that {NAME} came from,"
             " never by the bare name, which anybody may register"
         )
-    return shlex.join([sys.executable, "-m", "pip", "install", "-e", f"{clone}[{extra}]"])
+    words = [sys.executable, "-m", "pip", "install", "-e", f"{clone}[{extra}]"]
+    return shlex.join(words)
 
 
 def _clone(folder: Path) -> Path | None:

@@ -28,6 +28,7 @@ def write_whole(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         # mkstemp makes a file that only this user may read.
         os.chmod(part, 0o644)
         os.replace(part, path)
+    # An interrupt, which is no Exception, must not leave a part behind either.
     except BaseException:
         Path(part).unlink(missing_ok=True)
         raise

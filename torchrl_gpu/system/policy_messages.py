@@ -89,7 +89,8 @@ class Answers(NamedTuple):
 def check_finite(wanted: str, values: np.ndarray) -> None:
     """Raise `BadMessage` where numbers of an observation are NaN or infinite."""
     if values.dtype.kind == "f" and not np.isfinite(values).all():
-        raise BadMessage(f"{wanted}; got {values[~np.isfinite(values)][0]}")
+        first = values[~np.isfinite(values)][0]
+        raise BadMessage(f"{wanted}; got {first}")
 
 
 def answers(policy: Policy, observations: Mapping[str, Tensor]) -> Answers:
@@ -151,7 +152,8 @@ def _confidence(rows: int, written: TensorDictBase, log_prob: Tensor | None, fau
         return np.full(rows, math.nan)
     found: np.ndarray = value.reshape(-1).double().cpu().numpy()
     # NaN is outside of every range.
-    for row in _rows(~((found >= -_SLACK) & (found <= 1 + _SLACK))):
+    is_possible = (found >= -_SLACK) & (found <= 1 + _SLACK)
+    for row in _rows(~is_possible):
         faults.setdefault(row, f"confidence must be from 0 to 1, not {found[row]:g}")
     return found.clip(0, 1)
 

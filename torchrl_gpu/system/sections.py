@@ -52,7 +52,8 @@ class Clock:
     def _spend(self) -> None:
         now = self._now()
         name = self._inside[-1]
-        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._since
+        before = self.seconds.get(name, 0.0)
+        self.seconds[name] = before + now - self._since
         self._since = now
 
 

@@ -166,7 +166,9 @@ def reason(error: BaseException) -> str:
 def one_line(text: str) -> str:
     """Text in one line of at most `_MOST_CHARACTERS`."""
     flat = " ".join(str(text).split())
-    return flat if len(flat) <= _MOST_CHARACTERS else flat[: _MOST_CHARACTERS - 1] + "…"
+    if len(flat) <= _MOST_CHARACTERS:
+        return flat
+    return flat[: _MOST_CHARACTERS - 1] + "…"
 
 
 def usable(device: str) -> torch.device:
@@ -180,7 +182,8 @@ def usable(device: str) -> torch.device:
     found = torch.device(device)
     # The device may be held by another process, out of memory, or on another machine.
     try:
-        right = int((torch.ones(2, device=found, dtype=torch.float32) + 1).sum()) == 4
+        ones = torch.ones(2, device=found, dtype=torch.float32)
+        right = int((ones + 1).sum()) == 4
     except Exception as error:
         raise Unavailable(f"{device} cannot be used: {reason(error)}") from error
     if not right:
@@ -209,6 +212,7 @@ def _passes_in_fork(test: SelfTest) -> bool:
             _answer(test, writing)
         os.close(writing)
         passed = bool(select.select([answer], [], [], _FORK_S)[0]) and answer.read(1) == _PASSED
+    # A fork that hangs would be waited for, and one that has answered has nothing left to do.
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return passed
@@ -230,8 +234,10 @@ def _answer(test: SelfTest, to: int) -> NoReturn:
 def _run_in_subprocess(test: SelfTest) -> str:
     if not sys.executable:
         raise Unavailable("the Python interpreter is not known")
+    # The subprocess must import what this process would; "-P" keeps the folder that it starts in out of that.
     path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-    words = [sys.executable, "-P", "-m", "torchrl_gpu.system.self_tests", test.function, json.dumps(test.arguments)]
+    given = json.dumps(test.arguments)
+    words = [sys.executable, "-P", "-m", "torchrl_gpu.system.self_tests", test.function, given]
     # In a session of its own, so that its compilers are killed with it.
     try:
         child = subprocess.Popen(

@@ -62,5 +62,6 @@ class CompiledFunction:
     def __call__(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         # The casts of autocast are among the recorded operators.
         with torch.autocast(inputs[0].device.type, enabled=False):
-            made = iter(self._run(*[inputs[number] for number in self._read]))
+            read = [inputs[number] for number in self._read]
+            made = iter(self._run(*read))
         return [next(made) if number is None else inputs[number] for number in self._same]

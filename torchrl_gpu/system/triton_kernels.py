@@ -50,10 +50,13 @@ def problem_of(what: str, name: str, device: torch.device, parts: tuple[str, ...
     """
     try:
         importlib.import_module(name)
-        contents = b"".join(_source_of(each).read_bytes() for each in (name, *parts))
+        modules = (name, *parts)
+        contents = b"".join(_source_of(each).read_bytes() for each in modules)
         # Kernels call device functions of other modules, whose changes count as well.
         depends_on = versions(name, contents, device)
-        return SelfTest(f"{what} on {device}", f"{name}:self_test", (str(device),), depends_on).failure()
+        subject = f"{what} on {device}"
+        test = SelfTest(subject, f"{name}:self_test", (str(device),), depends_on)
+        return test.failure()
     except ImportError as error:
         return str(error)
 

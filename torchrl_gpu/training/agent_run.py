@@ -128,7 +128,11 @@ class AgentRun(EnvRun):
             return most
         steps = getattr(datamodule_of(trainer), "steps_per_epoch", None) or STEPS_PER_EPOCH
         limit = trainer.limit_train_batches
-        steps = min(steps, limit) if isinstance(limit, int) else int(steps * limit)
+        # As Lightning has it: a whole number is one of batches, a float a share of them.
+        if isinstance(limit, int):
+            steps = min(steps, limit)
+        else:
+            steps = int(steps * limit)
         return min(most, epochs * steps * self.updates_of_step)
 
     @property
@@ -262,7 +266,10 @@ class AgentRun(EnvRun):
             return {}
         # The last one alone, as Lightning's callbacks look at every loss for spikes, which a mean would hide.
         last = list(losses[-1].values())
-        return {"loss": torch.stack(last).sum() if len(last) > 1 else last[0]}
+        loss = last[0]
+        if len(last) > 1:
+            loss = torch.stack(last).sum()
+        return {"loss": loss}
 
 
 def means_of(losses: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -121,7 +121,8 @@ class BehaviourCloning(EnvRun):
     def build(self) -> None:
         self.space = AgentSpace.of(self.env)
         if self.make_network is not None:
-            self.learner = ClonedChoice(self.space, self.make_network(self.space), self.temperature)
+            network = self.make_network(self.space)
+            self.learner = ClonedChoice(self.space, network, self.temperature)
         elif self.space.num_actions is not None or self.space.action_shape != (self._vectors.action_dim,):
             wanted = f"{self._vectors.action_dim} continuous actions"
             raise ValueError(f"{type(self).__name__}: {self.space.source} must have {wanted}, as the policy has")
@@ -180,7 +181,8 @@ class BehaviourCloning(EnvRun):
             observed = [part[key].flatten(1).float() for key in policy.in_keys]
             vectors.append(torch.cat(observed, 1))
             actions.append(part["action"])
-        policy.to(self.train_rows.device).set_statistics(torch.cat(vectors), torch.cat(actions))
+        policy.to(self.train_rows.device)
+        policy.set_statistics(torch.cat(vectors), torch.cat(actions))
 
     def _check_demonstrations(self) -> None:
         """Raise where demonstrations do not fit the environment or the policy."""
@@ -208,7 +210,8 @@ class BehaviourCloning(EnvRun):
                 shown_by = type(self.env).__name__
                 refuse(name, f"an entry {key}, which {shown_by} shows", ", ".join(sorted(found.rows.keys())))
             _check_entry(found, key, entry)
-        rows = torch.arange(len(found), device=found.rows["action"].device, dtype=torch.int64)
+        device = found.rows["action"].device
+        rows = torch.arange(len(found), device=device, dtype=torch.int64)
         for index in rows.split(_CHUNK):
             # The environment raises where it cannot make again what a row leaves out.
             batch = self._batch(index)
@@ -221,7 +224,8 @@ class BehaviourCloning(EnvRun):
         legal = batch["action_mask"].gather(1, batch["action"][:, None])
         if legal.all():
             return
-        row = int(index[(~legal[:, 0]).byte().argmax()])
+        first_illegal = (~legal[:, 0]).byte().argmax()
+        row = int(index[first_illegal])
         came = f"{int(found.rows['action'][row])} in row {row}"
         refuse(f"{found.name}: action", f"actions that are legal in this {type(self.env).__name__}", came)
 
@@ -280,14 +284,18 @@ class BehaviourCloning(EnvRun):
 
         They follow from the seed and from how many updates were made before.
         """
-        number, place = divmod(update, self._updates_of(len(self.train_rows)))
+        num_rows = len(self.train_rows)
+        number, place = divmod(update, self._updates_of(num_rows))
         if self._pass is None or self._pass[0] != number:
             device = self.train_rows.device
+            # Each pass has a seed of its own, so that a resumed run draws it without those before.
             generator = torch.Generator(device).manual_seed((self.seed * 1_000_003 + number) % 2**63)
-            order = torch.randperm(len(self.train_rows), generator=generator, device=device, dtype=torch.int64)
+            order = torch.randperm(num_rows, generator=generator, device=device, dtype=torch.int64)
             self._pass = number, self.train_rows[order]
         together = self.batch_size * self.trainer.world_size
-        rows = self._pass[1][place * together : (place + 1) * together]
+        begin = place * together
+        rows = self._pass[1][begin : begin + together]
+        # All processes draw the same pass, and each takes its share of every batch.
         return rows[self.global_rank :: self.trainer.world_size]
 
     @in_section("step")
@@ -311,7 +319,8 @@ class BehaviourCloning(EnvRun):
             return [self.update_once() for _ in range(updates)]
         first = self.trainer.global_step
         with section("replay"):
-            index = torch.stack([self.draw_rows(first + number) for number in range(updates)])
+            drawn = [self.draw_rows(first + number) for number in range(updates)]
+            index = torch.stack(drawn)
         with section("update"):
             made = self.learn_in_graph(graphed, TensorDict({"index": index}), updates)
         if made is None:
@@ -326,7 +335,8 @@ class BehaviourCloning(EnvRun):
             batch = self._batch(self.draw_rows(self.trainer.global_step))
         self.note_batch(batch)
         means = self._means(batch)
-        self.descend(means["loss"], [list(self.learner.parameters())], self.max_grad_norm)
+        weights = list(self.learner.parameters())
+        self.descend(means["loss"], [weights], self.max_grad_norm)
         self.step_schedule()
         return {name: value.detach() for name, value in means.items()}
 
@@ -356,7 +366,8 @@ class BehaviourCloning(EnvRun):
         # The device is waited for once.
         means = dict(zip(sums, together.tolist(), strict=True))
         for name, value in means.items():
-            self.log(f"{stage}/{name}", on_host(value), prog_bar=name != "loss", batch_size=1)
+            on_bar = name != "loss"
+            self.log(f"{stage}/{name}", on_host(value), prog_bar=on_bar, batch_size=1)
         if self.trainer.state.fn != "fit":
             listed = ", ".join(f"{name} {value:.4f}" for name, value in means.items())
             Console().print(f"{self.policy_name} on {len(held.index):,} rows held back: {listed}", soft_wrap=True)
@@ -389,7 +400,8 @@ def _check_entry(found: Demonstrations, key: str, wanted: Entry) -> None:
     for part in value.split(_STATISTICS_CHUNK):
         entry = wanted._replace(shape=(len(part), *wanted.shape))
         where = f"demonstrations: {found.name}, rows from {first} on"
-        entry.check(where, key, part.to(found.dtypes.get(key, part.dtype)))
+        dtype = found.dtypes.get(key, part.dtype)
+        entry.check(where, key, part.to(dtype))
         first += len(part)
 
 

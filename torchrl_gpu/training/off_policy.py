@@ -130,8 +130,11 @@ class OffPolicy(AgentRun, ReplayRun):
         self._new_replay()
 
     def _new_replay(self) -> TensorDictReplayBuffer:
-        replay = self.make_replay(self.batch_size, self.env.device, bool(self.group))
-        self.check_replay(replay, max(self.batch_size, self.num_trajectories * self.rollout_steps))
+        # Robots that take no part leave transitions that must not be drawn.
+        leaves_out = bool(self.group)
+        replay = self.make_replay(self.batch_size, self.env.device, leaves_out)
+        played = self.num_trajectories * self.rollout_steps
+        self.check_replay(replay, max(self.batch_size, played))
         if self.group and not hasattr(replay, "leave_out"):
             raise ValueError(
                 f"{type(self).__name__}: replay {type(replay).__name__} has no `leave_out`, which transitions of robots"

@@ -163,7 +163,9 @@ class OnPolicy(AgentRun):
         if "priority_weight" in sample.keys():  # noqa: SIM118
             idle = 1.0 - sample["priority_weight"]
         for _ in range(self.epochs):
-            drawn = torch.rand(len(sample), device=self.env.device, dtype=torch.float32)
+            rows = len(sample)
+            drawn = torch.rand(rows, device=self.env.device, dtype=torch.float32)
+            # Draws are below 1, so that rows that do not count, to which 1 is added, come last in random order.
             order = (drawn + idle).argsort()
             spread = order.view(-1, self.minibatches).t().flatten()
-            yield from sample[spread].split(len(order) // self.minibatches)
+            yield from sample[spread].split(rows // self.minibatches)

@@ -281,7 +281,8 @@ class EnvRun(LightningModule):
             strategy._ddp_kwargs.setdefault("find_unused_parameters", True)
         if self.global_rank:
             # Lightning seeds all processes alike, so that they would draw the same noise and the same batches.
-            torch.manual_seed((torch.initial_seed() + self.global_rank * _SEED_STEP) % 2**63)
+            seed = torch.initial_seed() + self.global_rank * _SEED_STEP
+            torch.manual_seed(seed % 2**63)
 
     def check_fit(self) -> None:
         """ValueError where environment and options cannot be trained with.
@@ -349,7 +350,8 @@ class EnvRun(LightningModule):
         The last checkpoint is saved by now.
         """
         if self._clock is not None:
-            rank_zero_info(f"{type(self).__name__}: {summary(self._clock.read())}")
+            shares = summary(self._clock.read())
+            rank_zero_info(f"{type(self).__name__}: {shares}")
             stop_clock()
         if self._cut is not None:
             made, wanted = self._cut
@@ -542,7 +544,8 @@ class EnvRun(LightningModule):
     @in_section(LOGGING)
     def log_step(self, values: Mapping[str, Tensor | float]) -> None:
         """Log values of this training step as `train/…`, see `StepLog.read`."""
-        for name, value, on_bar in self.step_log.read(self.trainer, values, self.outcomes):
+        logged = self.step_log.read(self.trainer, values, self.outcomes)
+        for name, value, on_bar in logged:
             self.log(f"train/{name}", value, prog_bar=on_bar)
 
     # -- where no data module is given -------------------------------------------------------------------------------
@@ -671,7 +674,8 @@ class EnvRun(LightningModule):
         if self.trainer.state.fn == "validate":
             suite.show(self.policy_name, scores)
         for name, score in scores.items():
-            self.log(f"val/{name}", on_host(score), prog_bar=name == suite.headline, batch_size=1)
+            is_headline = name == suite.headline
+            self.log(f"val/{name}", on_host(score), prog_bar=is_headline, batch_size=1)
 
     def test_step(self, suite: Suite, batch_idx: int) -> None:
         if self.trainer.is_global_zero:
@@ -714,8 +718,8 @@ class ReplayRun(EnvRun):
     @property
     def kept_options(self) -> Sequence[str]:
         """Also `warmup_frames`, once the warm-up is over: changing it has no effect then."""
-        is_warm = self.frames > 0 and self.frames >= self.warmup_frames and not self._refilled_from
-        if not is_warm:
+        is_warm = self.frames >= max(1, self.warmup_frames)
+        if not is_warm or self._refilled_from:
             return super().kept_options
         return (*super().kept_options, "warmup_frames")
 
@@ -775,7 +779,8 @@ class ReplayRun(EnvRun):
                 f" {self._returns()}: go on with the former, or delete the .rank0.pt beside it and name the file in"
                 " --ckpt_path, so that replay is filled again"
             )
-        restore_replay(self.replay, part["replay"], f"replay of {path}", self.rollout.transition_entries())
+        entries = self.rollout.transition_entries()
+        restore_replay(self.replay, part["replay"], f"replay of {path}", entries)
 
 
 def check_counts(where: str, **counts: int) -> None:

@@ -45,6 +45,7 @@ def take_network(module: nn.Module, path: str) -> list[str]:
         raise ValueError(f"{where}: no layer such as {wanted} in it, only {', '.join(list(given)[:3])}")
     for name, source in sources.items():
         _check_weight(where, name, own[name], source, given[source])
+    # Only once all have been checked, so that a wrong file changes nothing.
     for name, source in sources.items():
         own[name].copy_(given[source])
     left = [name for name in own if name not in sources]
@@ -66,7 +67,8 @@ def _weights_of(where: str, path: str) -> dict[str, Tensor]:
 
 def _check_weight(where: str, name: str, own: Tensor, source: str, value: Tensor) -> None:
     """ValueError unless a weight of a file fits the module's own and is finite."""
-    if value.shape != own.shape or value.is_floating_point() is not own.is_floating_point():
+    same_kind = value.is_floating_point() is own.is_floating_point()
+    if value.shape != own.shape or not same_kind:
         raise ValueError(f"{where}: {name} has shape {tuple(own.shape)} here, and {tuple(value.shape)} in the file")
     if not value.isfinite().all():
         raise ValueError(f"{where}: {source} is not finite")

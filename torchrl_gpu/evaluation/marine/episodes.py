@@ -110,7 +110,10 @@ class NavigationResults(Results):
 
     def metrics(self, level: int | None = None) -> NavigationMetrics:
         """Return the metrics of the worlds of a row, or of all worlds."""
-        mine = torch.ones_like(self.success) if level is None else self.level == level
+        if level is None:
+            mine = torch.ones_like(self.success)
+        else:
+            mine = self.level == level
         exists = self.exists[mine]
         counted = self.counted[mine]
         collided = self.collided[mine]
@@ -172,7 +175,8 @@ def evaluate(
     reward_key: NestedKey = "reward" if env.flat else (GROUP, "reward")
     with evaluation(env, policy) as seen:
         recorder = TrajectoryRecorder(env, record)
-        over = torch.arange(env.num_envs, device=env.device, dtype=torch.int64) >= number
+        world = torch.arange(env.num_envs, device=env.device, dtype=torch.int64)
+        over = world >= number
         _stop(env, over)
         start = env.state.motion[PLACE].permute(2, 1, 0)
         steps = torch.zeros_like(env.state.active, dtype=torch.int64)  # (R, N)
@@ -238,4 +242,5 @@ def evaluate(
 
 def _stop(env: MarineNavEnv, over: Tensor) -> None:
     """Make all robots of worlds that are over inactive, so that nothing there changes."""
-    env.set_env_state(vars(env.state) | {"active": env.state.active & ~over})
+    active = env.state.active & ~over
+    env.set_env_state(vars(env.state) | {"active": active})

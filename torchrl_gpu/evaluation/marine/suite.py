@@ -46,7 +46,9 @@ def navigation_table(
     for column in COLUMNS:
         shown.add_column(column, justify="left" if column in _WORDS else "right", no_wrap=True)
     first, *_ = results
-    for row in [*sorted(set(results[first].level.tolist())), None]:
+    rows = sorted(set(results[first].level.tolist()))
+    # None stands for the lines over all rows.
+    for row in [*rows, None]:
         level = ALL if row is None else "/".join(str(count) for count in levels[row][1:4])
         metrics = {name: each.metrics(row) for name, each in results.items()}
         lines = {name: _cells(each, each.worlds) for name, each in metrics.items()}
@@ -86,7 +88,8 @@ def _kind(name: str) -> str:
 def _cells(scores: NavigationMetrics | ReportedScores, worlds: int) -> list[str]:
     """Return the cells of a line of the table."""
     shares = [_share(scores.success, worlds), _share(scores.arrived, worlds)]
-    numbers = [_number(value) for value in (scores.time, scores.energy, scores.discounted)]
+    figures = (scores.time, scores.energy, scores.discounted)
+    numbers = [_number(value) for value in figures]
     return [str(worlds), *shares, *numbers]
 
 
@@ -228,7 +231,8 @@ class NavigationSuite(Suite[MarineNavEnv, NavigationResults]):
         arrived = self.last.arrived.sum(1)[hardest:]
         steps = self.last.steps.amax(1)[hardest:]
         # One more robot counts more than any number of steps.
-        order = torch.argsort(arrived * (1 + steps.max()) - steps, stable=True)
+        rank = arrived * (1 + steps.max()) - steps
+        order = torch.argsort(rank, stable=True)
         number = hardest + int(order[len(order) // 2])
         which = self._trajectories.index.index(number)
         save_png(self._trajectories.picture(which), folder / "crossing.png")

@@ -89,7 +89,8 @@ class Trajectories:
         """
         from torchrl_gpu.envs.marine.viewer import draw
 
-        moment = int(self.length[which]) - 1 if moment is None else moment
+        if moment is None:
+            moment = int(self.length[which]) - 1
         trail = self.place[: moment + 1, which].numpy()
         drawn = draw(self.world(which, moment), trail, width=width, height=width)
         return torch.tensor(drawn, dtype=torch.uint8, device="cpu")
@@ -123,7 +124,9 @@ class TrajectoryRecorder:
         self._over = torch.zeros_like(self._which, dtype=torch.bool)
         self._motion: list[Tensor] = []
         self._ends: list[Tensor] = []
-        self.record(torch.zeros(env.num_envs, dtype=torch.bool, device=env.device))
+        # The start is the first moment, at which no world is over.
+        over = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
+        self.record(over)
 
     def record(self, over: Tensor) -> None:
         """Record the current positions.

@@ -114,7 +114,8 @@ def evaluate(env: PackingEnv, policy: Policy, num_episodes: int | None = None) -
     """
     number = env.num_envs if num_episodes is None else num_episodes
     clock = DecisionClock(env.device)
-    done = torch.arange(env.num_envs, device=env.device, dtype=torch.int64) >= number
+    row = torch.arange(env.num_envs, device=env.device, dtype=torch.int64)
+    done = row >= number
     stable: list[Tensor] = []
     with evaluation(env, policy) as observation:
         while not done.all():
@@ -125,11 +126,13 @@ def evaluate(env: PackingEnv, policy: Policy, num_episodes: int | None = None) -
             before = env.num_packed.clone()
             stepped = env.step(chosen)
             was_placed = env.num_packed > before
-            stable.append(torch.where(was_placed, env.state.stable.to(torch.int8), -1))
+            is_stable = env.state.stable.to(torch.int8)
+            stable.append(torch.where(was_placed, is_stable, -1))
             done |= stepped["next", "done"].squeeze(-1)
             observation = step_mdp(stepped)
     state = env.state
-    number_of = torch.arange(state.placements.shape[1], device=env.device, dtype=torch.int64)
+    longest = state.placements.shape[1]
+    number_of = torch.arange(longest, device=env.device, dtype=torch.int64)
     made = number_of < state.num_packed[:, None]  # (N, T)
     # Entries after the last placement are left from earlier episodes.
     placements = state.placements * made[..., None]
@@ -160,7 +163,8 @@ def sequence_number(env: PackingEnv, index: int) -> int:
 
     Episodes are counted from `first_env`.
     """
-    row = torch.tensor([env.first_env + index], dtype=torch.int64, device=env.device)
+    number = env.first_env + index
+    row = torch.tensor([number], dtype=torch.int64, device=env.device)
     return int(env.item_sequences.begin(env.seed, row, torch.zeros_like(row)))
 
 

@@ -155,10 +155,12 @@ def _table(suite: PackingSuite, run: ComparedRun, options: TableOptions, title: 
         shares = None
         if options.physics:
             suite.announce(f"{name}, physics")
-            shares, agreement = drop(env, each, min(options.physics, suite.num_episodes))
+            number = min(options.physics, suite.num_episodes)
+            shares, agreement = drop(env, each, number)
             agreements.append({"method": name, **agreement.data()})
         methods[name] = each.columns(shares)
-        methods[name]["objects/s"] = each.num_packed.sum()[None] / each.seconds
+        packed = each.num_packed.sum()[None]
+        methods[name]["objects/s"] = packed / each.seconds
         if alone[name]:
             methods[name]["ms/object"] = _milliseconds_per_object(alone[name])
     cells = "×".join(str(side) for side in env.bin.cells)
@@ -196,7 +198,8 @@ def _milliseconds_per_object(alone: Sequence[PackingResults]) -> Tensor:
 
 def _arguments_of(source: ItemSource) -> PlainData:
     """Return the constructor arguments of a source as plain data."""
-    values = {name: getattr(source, name) for name in inspect.signature(type(source)).parameters}
+    names = inspect.signature(type(source)).parameters
+    values = {name: getattr(source, name) for name in names}
     return {name: _as_plain(value) for name, value in values.items()}
 
 

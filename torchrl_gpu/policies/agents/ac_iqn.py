@@ -72,12 +72,14 @@ class ACIQN(Agent):
         action = space.action_shape
         act = self._check_network(actor(space), gives=[action])
         taus = (num_taus,)
-        self.critic = self._check_network(critic(space), gives=[taus], takes=[action, taus])
+        takes = [action, taus]
+        self.critic = self._check_network(critic(space), gives=[taus], takes=takes)
         self.num_taus = num_taus
         self.kappa = kappa
         self.saturation_penalty = saturation_penalty
         self.risk = RiskLevel(cvar, cvar_distance).check("ACIQN", space)
-        self.policy = Entry("action", DeterministicActor(act, Squash(*space.bounds, squash)))
+        into_bounds = Squash(*space.bounds, squash)
+        self.policy = Entry("action", DeterministicActor(act, into_bounds))
         self.target_actor = target_of(self.actor)
         self.target_critic = target_of(self.critic)
 

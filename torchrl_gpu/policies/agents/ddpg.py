@@ -57,11 +57,13 @@ class DDPG(Agent):
     ) -> None:
         super().__init__(space, gamma=gamma, n_steps=n_steps, exploration=exploration, targets=targets)
         self.saturation_penalty = arguments.number("DDPG", "saturation_penalty", saturation_penalty, 0)
-        act = self._check_network(actor(space), gives=[space.action_shape])
-        value = self._check_network(critic(space), gives=[(1,)], takes=[space.action_shape])
+        action = space.action_shape
+        act = self._check_network(actor(space), gives=[action])
+        value = self._check_network(critic(space), gives=[(1,)], takes=[action])
         # TorchRL's loss looks for this name.
         critic_module = Entry("state_action_value", value, ["action"])
-        self.policy = Entry("action", DeterministicActor(act, Squash(*space.bounds, squash)))
+        into_bounds = Squash(*space.bounds, squash)
+        self.policy = Entry("action", DeterministicActor(act, into_bounds))
         self.objective = DDPGLoss(
             self.policy, critic_module, loss_function="smooth_l1", delay_actor=True, delay_value=True
         )
@@ -86,7 +88,6 @@ class DDPG(Agent):
 
     @property
     def parameter_groups(self) -> dict[str, list[Tensor]]:
-        return {
-            "critic": list(self.objective.value_network_params.parameters()),
-            "actor": list(self.objective.actor_network_params.parameters()),
-        }
+        critic = self.objective.value_network_params
+        actor = self.objective.actor_network_params
+        return {"critic": list(critic.parameters()), "actor": list(actor.parameters())}

@@ -75,7 +75,8 @@ class IQN(Agent):
         # As few τ as will do, but not as many as actions: swapped axes must show.
         taus = 3 if actions == 2 else 2
         shape = (taus, actions)
-        net = self._check_network(network(space), gives=[shape], takes=[(taus,)])
+        taus_shape = (taus,)
+        net = self._check_network(network(space), gives=[shape], takes=[taus_shape])
         self.num_taus = num_taus
         self.kappa = kappa
         self._double = double
@@ -108,7 +109,7 @@ class IQN(Agent):
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
         action = batch["action"]
-        taus = torch.rand(len(batch), self.num_taus, device=action.device, dtype=torch.float32)
+        taus = self._draw_taus(batch, action.device)
         quantiles = self.scores.network(*observed(self.target, batch), taus)
         values = of_action(quantiles, action, 2)
         td_target = discounted(batch, self._next_values(batch["next"]), self.gamma)
@@ -119,8 +120,7 @@ class IQN(Agent):
     def _next_values(self, after: TensorDictBase) -> Tensor:
         """Target network's quantiles (B, U) at random τ of the next states."""
         observations = observed(self.target, after)
-        device = observations[0].device
-        taus = torch.rand(len(after), self.num_taus, device=device, dtype=torch.float32)
+        taus = self._draw_taus(after, observations[0].device)
         values = self.target(*observations, taus)
         # Double Q-learning: one network chooses and the other one values, so that noise is not taken for value.
         chooser = self.scores.network if self._double else self.target
@@ -128,6 +128,10 @@ class IQN(Agent):
         scores = _mean(chooser, observations, even, len(after))
         chosen = legal_values(scores, after, self.space).argmax(-1)
         return of_action(values, chosen, 2)
+
+    def _draw_taus(self, batch: TensorDictBase, device: torch.device) -> Tensor:
+        rows = len(batch)
+        return torch.rand(rows, self.num_taus, device=device, dtype=torch.float32)
 
     def _target_pairs(self) -> list[tuple[Tensor, Tensor]]:
         return weight_pairs((self.scores.network, self.target))
@@ -166,5 +170,6 @@ def _mean(network: nn.Module, observations: list[Tensor], taus: Tensor, rows: in
     if mean is not None:
         return mean(*observations, taus)
     # Parts bound the memory of quantiles, of which there are as many as rows times τ times actions.
-    sums = [network(*observations, part).sum(-2) for part in in_parts(taus, rows)]
+    parts = in_parts(taus, rows)
+    sums = [network(*observations, part).sum(-2) for part in parts]
     return torch.stack(sums).sum(0) / taus.shape[-1]

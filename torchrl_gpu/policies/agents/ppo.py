@@ -83,7 +83,8 @@ class PPO(Agent):
 
     @property
     def observations(self) -> list[str]:
-        seen = [*map(str, self.policy.in_keys), *in_keys(self.critic)]
+        of_actor = map(str, self.policy.in_keys)
+        seen = [*of_actor, *in_keys(self.critic)]
         return list(dict.fromkeys(seen))
 
     @property

@@ -72,7 +72,8 @@ class Rainbow(Agent):
                 f" least 2, not {atoms!r}"
             )
         self._check_network(net, gives=[(*space.values_shape, atoms)])
-        support = torch.linspace(v_min, v_max, atoms, dtype=torch.float32, device=torch.get_default_device())
+        device = torch.get_default_device()
+        support = torch.linspace(v_min, v_max, atoms, dtype=torch.float32, device=device)
         expected = ExpectedScores(net, support)
         self.policy = TensorDictSequential(Entry("action_value", expected), greedy_module(space))
         self.target = target_of(expected)
@@ -104,10 +105,14 @@ class Rainbow(Agent):
         # The observations of the online network, as both networks take the same ones.
         probabilities = self.target.network(*observations).softmax(-1)
         # Double Q-learning: one network chooses and the other one values.
-        scores = self.online(*observations) if self._double else self.target.mean_of(probabilities)
+        if self._double:
+            scores = self.online(*observations)
+        else:
+            scores = self.target.mean_of(probabilities)
         chosen = legal_values(scores, after, self.space).argmax(-1)
         support = self.online.support
-        values = discounted(batch, support.expand(len(batch), -1), self.gamma)
+        atoms = support.expand(len(batch), -1)
+        values = discounted(batch, atoms, self.gamma)
         chosen_probabilities = of_action(probabilities, chosen, 1)
         return project(chosen_probabilities, values, support)
 

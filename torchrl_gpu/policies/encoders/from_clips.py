@@ -64,7 +64,9 @@ class FromClips(Agent):
             raise ValueError(
                 f"FromClips: {CLIP} of {space.source} must be (T, C, H, W) uint8, not {dtype} {tuple(shape)}"
             )
-        arguments.whole("FromClips", "shift", shift, 0, min(shape[-2:]) - 1)
+        # A clip that is moved by its whole width would be nothing but its edge.
+        most_shift = min(shape[-2:]) - 1
+        arguments.whole("FromClips", "shift", shift, 0, most_shift)
         self.reconstruction = arguments.number("FromClips", "reconstruction", reconstruction, 0.0)
         # A trial pass tells how many features the encoder gives.
         network = encoder(tuple(shape))
@@ -73,7 +75,8 @@ class FromClips(Agent):
         if len(size) != 1:
             raise ValueError(f"FromClips: the encoder must give features (…, D), not (…, {', '.join(map(str, size))})")
         observations: dict[str, tuple[tuple[int, ...], str]] = {FEATURES: (size, "float32")}
-        observations |= {name: form for name, form in space.observations.items() if name != CLIP}
+        observations |= space.observations
+        del observations[CLIP]
         inner_space = replace(space, observations=observations)
         inner = agent(inner_space)
         if not inner.teaches_encoders:
@@ -87,6 +90,7 @@ class FromClips(Agent):
         self.encoder = network
         self.agent = inner
         self.shift = shift
+        # The agent has made its module of exploration; a second one would anneal an epsilon that nobody reads.
         self.exploration = inner.exploration
         # One encoder for the agent's policy and for its losses.
         self.policy = EncodedPolicy(network, inner.policy)
@@ -135,6 +139,7 @@ class FromClips(Agent):
         return {name: EncodedPolicy(self.encoder, policy) for name, policy in alternatives.items()}
 
     def _losses(self, batch: TensorDictBase) -> tuple[dict[str, Tensor], Tensor]:
+        # Features go into copies: the batch is the caller's, who gets `td_error` alone.
         rows = batch.copy()
         after = batch.get("next").copy()
         clips = random_shift(rows.get(CLIP), self.shift)
@@ -193,7 +198,8 @@ def random_shift(clips: Tensor, most: int) -> Tensor:
     row = (indices(height, device) + down).clamp(0, height - 1)  # (B, 1, H)
     picture = indices(num * channels, device).view(num, channels, 1)
     # Where each row of the result begins among all pixels.
-    begin = (picture * height + row) * wide + most + right
+    row_begin = (picture * height + row) * wide
+    begin = row_begin + most + right
     rows = padded.flatten().unfold(0, width, 1)
     return rows.index_select(0, begin.flatten()).view(clips.shape)
 
@@ -211,7 +217,8 @@ class ClipDecoder(nn.Module):
         *leading, height, width = clip_shape
         size = math.prod(leading) * (height // 2) * (width // 2)
         first = nn.Linear(num_features, hidden)
-        self.net = nn.Sequential(first, nn.ReLU(), nn.Linear(hidden, size))
+        last = nn.Linear(hidden, size)
+        self.net = nn.Sequential(first, nn.ReLU(), last)
 
     def missing(self, features: Tensor, clips: Tensor) -> Tensor:
         """Reconstruction error, a scalar.
@@ -235,7 +242,8 @@ class EncodedPolicy(TensorDictModuleBase):
         super().__init__()
         self.encoder = encoder
         self.policy = policy
-        self.in_keys = [CLIP, *(key for key in policy.in_keys if key != FEATURES)]
+        others = [key for key in policy.in_keys if key != FEATURES]
+        self.in_keys = [CLIP, *others]
         self.out_keys = list(policy.out_keys)
 
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:

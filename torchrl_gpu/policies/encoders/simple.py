@@ -95,7 +95,9 @@ class Simple3DCNN(_PatchEncoder):
 
     def __init__(self, clip_shape: Sequence[int], num_features: int = 64, *, checkpointing: bool = False) -> None:
         super().__init__(clip_shape, num_features, checkpointing=checkpointing)
-        self.stem = nn.Conv3d(3, 16, (3, _PATCH, _PATCH), (1, _PATCH, _PATCH))
+        kernel = (3, _PATCH, _PATCH)
+        stride = (1, _PATCH, _PATCH)
+        self.stem = nn.Conv3d(3, 16, kernel, stride)
         self.second = nn.Conv3d(16, 32, 2, (1, 2, 2))
         self.third = nn.Conv3d(32, 32, (1, 2, 2), (1, 2, 2))
         self.projection = Projection(32 * _cells(self), num_features)
@@ -110,9 +112,10 @@ class Simple3DCNN(_PatchEncoder):
 
 def _cells(encoder: VideoEncoder) -> int:
     *_, height, width = encoder.clip_shape
+    where = type(encoder).__name__
     for name, side in (("height", height), ("width", width)):
         if side % _CELL:
-            arguments.refuse(type(encoder).__name__, f"{name} of the clip", f"a multiple of {_CELL}", side)
+            arguments.refuse(where, f"{name} of the clip", f"a multiple of {_CELL}", side)
     return height // _CELL * (width // _CELL)
 
 
@@ -140,7 +143,8 @@ def _pixel_convolution(clips: Tensor, weight: Tensor, bias: Tensor | None) -> Te
     kept = frames - taken + 1
     pixels = clips.contiguous()
     words = pixels.view(torch.int32)
-    words = words.view(batch, frames, 3, rows, 2, 2, _PATCH, width // _PATCH)
+    words_per_row = width // _PATCH
+    words = words.view(batch, frames, 3, rows, 2, 2, _PATCH, words_per_row)
     # (B, T-t+1, rows, 2, 2, t, 3, 4, W/4), where t frames are taken at a time.
     windows = words.unfold(1, taken, 1).permute(0, 1, 3, 4, 5, 8, 2, 6, 7)
     # First whole rows are moved, then words within few rows: half the time of one copy.
@@ -153,6 +157,7 @@ def _pixel_convolution(clips: Tensor, weight: Tensor, bias: Tensor | None) -> Te
     patches = patches.view(batch, kept, num_patches, num_words * _PATCH)
     flat = weight.transpose(1, 2).flatten(1) * _SCALE
     assert bias is not None
+    # Pixels are centred by the bias: to subtract the centre from each of them would be one more pass over all.
     shift = bias - _CENTRE * flat.sum(1)
     return linear(patches.to(flat.dtype), flat, shift).relu_()
 

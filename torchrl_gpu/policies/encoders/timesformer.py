@@ -85,12 +85,13 @@ class TimeSformer(VideoEncoder):
         first = self.class_token + self.space[0]
         tokens = self._tokens(clips)
         first = first.expand(clips.shape[0], 1, -1)
+        frames_and_patches = tokens.shape[1:3]
         for block in self.blocks:
             # One tensor of all tokens between blocks, so that a checkpoint keeps one.
             packed = torch.cat([first, tokens.flatten(1, 2)], 1)
             packed = self.stage(block, packed)
             first = packed[:, :1]
-            tokens = packed[:, 1:].unflatten(1, tokens.shape[1:3])
+            tokens = packed[:, 1:].unflatten(1, frames_and_patches)
         normed = self.norm(first.squeeze(1))
         return self.projection(normed)
 
@@ -102,10 +103,13 @@ class TimeSformer(VideoEncoder):
         columns = width // side
         cut = clips.view(batch, frames, colours, rows, side, columns, side)
         cut = cut.permute(0, 1, 3, 5, 2, 4, 6)
-        patches = cut.reshape(batch, frames, rows * columns, colours * side**2)
+        numbers_per_patch = colours * side**2
+        patches = cut.reshape(batch, frames, rows * columns, numbers_per_patch)
         pixels = (patches.to(self.space.dtype) - _CENTRE) / _SPREAD
+        # The same as the convolution, as patches do not overlap, and one product of matrices.
         tokens = linear(pixels, self.embedding.weight.flatten(1), self.embedding.bias)
-        return tokens + self.space[1:] + self.time[:, None]
+        tokens_in_space = tokens + self.space[1:]
+        return tokens_in_space + self.time[:, None]
 
 
 class Attention(nn.Module):
@@ -119,7 +123,8 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Attention output (B, L, D) of tokens (B, L, D)."""
-        heads = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))
+        projected = self.qkv(x)
+        heads = projected.unflatten(-1, (3, self.num_heads, -1))
         # (B, heads, L, D/heads) each.
         q, k, v = heads.permute(2, 0, 3, 1, 4)
         attended = scaled_dot_product_attention(q, k, v)
@@ -143,7 +148,8 @@ class Block(nn.Module):
         self.space = Attention(width, num_heads)
         self.norm = nn.LayerNorm(width, _EPS)
         wide = nn.Linear(width, 4 * width)
-        self.mlp = nn.Sequential(wide, nn.GELU(), nn.Linear(4 * width, width))
+        narrow = nn.Linear(4 * width, width)
+        self.mlp = nn.Sequential(wide, nn.GELU(), narrow)
 
     def forward(self, packed: Tensor) -> Tensor:
         """Tokens (B, 1 + T·S, D), the class token first, after the block."""

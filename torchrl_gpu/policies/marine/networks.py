@@ -101,7 +101,8 @@ class VesselEncoder(nn.Module):
         features = self.object(seen)
         features = features * there.to(features.dtype)
         own = self.robot(robot)
-        return relu(torch.cat([own, features.flatten(-2)], -1), inplace=True)
+        joined = torch.cat([own, features.flatten(-2)], -1)
+        return relu(joined, inplace=True)
 
 
 Encoder = UnicycleEncoder | VesselEncoder
@@ -179,6 +180,7 @@ class NavigationQuantiles(_Network):
         for part in parts:
             product = features[..., None, :] * self.taus(part)
             hidden = self.head.hidden(product)
+            # Under autocast the hidden layer is in half precision, in which a sum over many τ would lose digits.
             dtype = torch.promote_types(hidden.dtype, torch.float32)
             total = total + hidden.sum(-2, dtype=dtype)
         return self.head.out(total / taus.shape[-1]).float()
@@ -229,14 +231,16 @@ class NavigationAtoms(nn.Module):
         if value.device.type == "cpu" and not is_traced():
             rows = _LOGITS_AT_ONCE // num_logits
         size = max(1, rows)
-        value_parts = value.reshape(-1, value.shape[-1]).split(size)
-        hidden_parts = hidden.reshape(-1, hidden.shape[-1]).split(size)
+        value_rows = value.reshape(-1, value.shape[-1])
+        hidden_rows = hidden.reshape(-1, hidden.shape[-1])
+        parts = zip(value_rows.split(size), hidden_rows.split(size), strict=True)
         means = []
-        for value_part, hidden_part in zip(value_parts, hidden_parts, strict=True):
+        for value_part, hidden_part in parts:
             probabilities = self._logits(value_part, hidden_part, weights).softmax(-1)
             means.append((probabilities * values).sum(-1))
         num_actions = num_logits // self.num_atoms
-        return torch.cat(means).view(*value.shape[:-1], num_actions)
+        joined = torch.cat(means)
+        return joined.view(*value.shape[:-1], num_actions)
 
     def _streams(self, *observations: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
         """Logits of the value (…, Z), and what the advantage's last layer needs.
@@ -249,11 +253,13 @@ class NavigationAtoms(nn.Module):
         for layer in layers:
             hidden = layer(hidden)
         last = cast("NoisyLinear", last)
-        return self.value(features).float(), hidden, (last.weight, last.bias)
+        value = self.value(features).float()
+        return value, hidden, (last.weight, last.bias)
 
     def _logits(self, value: Tensor, hidden: Tensor, weights: tuple[Tensor, Tensor]) -> Tensor:
         advantage = linear(hidden, *weights).float()
         advantage = advantage.unflatten(-1, (-1, self.num_atoms))
+        # Value and mean, which have no axis of actions, are put together first: one pass less over all logits.
         return advantage + (value - advantage.mean(-2))[..., None, :]
 
 

@@ -68,12 +68,13 @@ class PlacementFeatures(nn.Module):
         # An item that is larger than the bin fits nowhere, however large it is.
         extent = extent.clamp(0, max(self.bin.cells) + 1).long()  # (B, J, 2)
         share = size / self.whole
-        side_of_cube = share[..., 3:] ** (1 / 3)
         # The cube root brings volumes to the scale of lengths.
+        side_of_cube = share[..., 3:] ** (1 / 3)
         size = torch.cat([share[..., :3], side_of_cube], -1)
         under, sides = self._surroundings(pile, extent)
         top = z + size[..., 2, None, None]
-        planes = [legal.flatten(1, 2).float(), z, top, z - under]
+        is_legal = legal.flatten(1, 2).float()
+        planes = [is_legal, z, top, z - under]
         planes += [(side - z).clamp(-1, 1) for side in sides]
         planes += [plane[..., None, None].expand_as(z) for plane in size.unbind(-1)]
         # Mean and highest cell of each place of the grid.
@@ -83,7 +84,8 @@ class PlacementFeatures(nn.Module):
         if step > 1:
             mean_pile = avg_pool2d(pile[:, None], step, ceil_mode=True)[:, 0]
             highest_pile = max_pool2d(pile[:, None], step, ceil_mode=True)[:, 0]
-        planes += [plane[:, None].expand_as(z) for plane in (mean_pile, highest_pile)]
+        piles = (mean_pile, highest_pile)
+        planes += [plane[:, None].expand_as(z) for plane in piles]
         # A plane of ones, zero beyond the border, lets convolutions see the wall.
         ones = torch.ones_like(z)
         planes.append(ones)
@@ -99,10 +101,12 @@ class PlacementFeatures(nn.Module):
         walled = pad(pile, (1, 1, 1, 1), value=1.0)
         sums = walled.cumsum(1).cumsum(2)
         sums = pad(sums, (1, 0, 1, 0)).flatten(1)
-        x, _ = grid_positions(extent[..., 0], cells_x, self.bin.step)
-        y, _ = grid_positions(extent[..., 1], cells_y, self.bin.step)
-        p = extent[..., 0, None]
-        q = extent[..., 1, None]
+        extent_x = extent[..., 0]
+        extent_y = extent[..., 1]
+        x, _ = grid_positions(extent_x, cells_x, self.bin.step)
+        y, _ = grid_positions(extent_y, cells_y, self.bin.step)
+        p = extent_x[..., None]
+        q = extent_y[..., None]
         # Positions among walled cells.
         x = x + 1
         y = y + 1
@@ -111,8 +115,11 @@ class PlacementFeatures(nn.Module):
 
         def mean(x0: Tensor, x1: Tensor, y0: Tensor, y1: Tensor) -> Tensor:
             # The sum over a rectangle is that of its four corners in the integral image.
-            highest = _corner(sums, x1, y1, cells_y) - _corner(sums, x0, y1, cells_y)
-            total = highest - _corner(sums, x1, y0, cells_y) + _corner(sums, x0, y0, cells_y)
+            total = _corner(sums, x1, y1, cells_y)
+            total = total - _corner(sums, x0, y1, cells_y)
+            total = total - _corner(sums, x1, y0, cells_y)
+            # What lies before the rectangle along both axes has been subtracted twice.
+            total = total + _corner(sums, x0, y0, cells_y)
             size_x = (x1 - x0)[..., :, None]
             size_y = (y1 - y0)[..., None, :]
             return total / (size_x * size_y).clamp_min(1)

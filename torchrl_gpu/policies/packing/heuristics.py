@@ -174,8 +174,11 @@ class VolumeSorted(TensorDictModuleBase):
         if tensordict.get("z_map", None) is not None:
             forms["z_map"] = torch.float32, self._maps
         # The policy behind this one sees one item: what it needs of the others is selected here.
-        legal, item_id, *_ = checked_entries("VolumeSorted", tensordict, forms, self.volume.device)
-        volume = self.volume[item_id.clamp(0, len(self.volume) - 1)]  # (…, K)
+        device = self.volume.device
+        legal, item_id, *_ = checked_entries("VolumeSorted", tensordict, forms, device)
+        # An empty slot reads the volume of some item, and counts for nothing, as it has no legal placement.
+        row = item_id.clamp(0, len(self.volume) - 1)
+        volume = self.volume[row]  # (…, K)
         fits = legal.flatten(-3).any(-1)
         slot = torch.where(fits, volume, -1.0).argmax(-1)
         entries = tensordict.select(*self.in_keys, strict=False).items()
@@ -183,7 +186,8 @@ class VolumeSorted(TensorDictModuleBase):
         for key, value in entries:
             alone[key] = _take(value, slot) if key in _PER_ITEM else value
         alone["action_mask"] = alone["legal_mask"].flatten(len(batch))
-        placed = self.inner(TensorDict(alone, batch_size=batch, device=tensordict.device)).get("action")
+        shown = TensorDict(alone, batch_size=batch, device=tensordict.device)
+        placed = self.inner(shown).get("action")
         per_item = legal.shape[-3:].numel()
         return tensordict.set("action", slot * per_item + placed)
 
@@ -192,7 +196,8 @@ def _take(value: Tensor, slot: Tensor) -> Tensor:
     """Slot (…) of values (…, K, rest), kept as an axis of one."""
     missing = value.ndim - slot.ndim
     index = slot[(..., *[None] * missing)]
-    shape = (*slot.shape, 1, *value.shape[slot.ndim + 1 :])
+    rest = value.shape[slot.ndim + 1 :]
+    shape = (*slot.shape, 1, *rest)
     return value.take_along_dim(index.expand(shape), slot.ndim)
 
 
@@ -254,7 +259,8 @@ class RandomItem(TensorDictModuleBase):
         fits = legal.any(-1)
         slot = random_legal(fits)
         # Two draws: the item first, all equally likely, and then one of its placements.
-        of_item = legal.take_along_dim(slot[..., None, None], -2).squeeze(-2)
+        index = slot[..., None, None]
+        of_item = legal.take_along_dim(index, -2).squeeze(-2)
         place = random_legal(of_item)
         return tensordict.set("action", slot * legal.shape[-1] + place)
 

@@ -69,6 +69,7 @@ def maximal_spaces(heights: Tensor, ceiling: float) -> Spaces:
     for axis, step in walls:
         # The same rectangles with one wall moved outwards by one cell.
         wider = level.roll(-step, axis)
+        # `roll` brings in the other end, where a wall at the border of the bin cannot move at all.
         edge = wider.select(axis, 0 if step < 0 else -1)
         edge.fill_(-1.0)
         maximal &= wider != level
@@ -90,7 +91,8 @@ class _Corners(PlacementHeuristic):
                 f"{type(self).__name__}: a bin of {cells:,} cells is too fine: it looks at every rectangle of at most"
                 f" {_MOST_CELLS:,}"
             )
-        self.ceiling = round(self.bin.size[2] / self.bin.tolerance)
+        height = self.bin.size[2]
+        self.ceiling = round(height / self.bin.tolerance)
 
     @abstractmethod
     def score(self, spaces: Spaces) -> Tensor:
@@ -132,6 +134,7 @@ class _Corners(PlacementHeuristic):
         breadth = y - y[:, None] + 1
         found = []
         num_items, num_turns = height.shape[1:]
+        # One item and turn at a time, as the rectangles of these environments alone are what a core's cache holds.
         for k, o in itertools.product(range(num_items), range(num_turns)):
             p = extent_x[:, k, o, None, None]
             q = extent_y[:, k, o, None, None]
@@ -188,7 +191,8 @@ class BoundaryRule(_Corners):
         fits_y = extent[:, 1] <= y[:, None]
         fits_z = height <= room[:, None]
         # Number of sizes that fit into each space, (X + 1, Y + 1, U + 1).
-        fits = fits_x[:, None, None, :] & fits_y[:, None, :] & fits_z
+        fits_floor = fits_x[:, None] & fits_y
+        fits = fits_floor[:, :, None] & fits_z
         self.fitting = fits.sum(3)
 
     def score(self, spaces: Spaces) -> Tensor:
@@ -268,6 +272,7 @@ class MaximalAccessibleSpace(PlacementHeuristic):
         num_orientations, grid_x, grid_y = p.legal.shape[2:]
         num_actions = p.legal[0].numel()
         number = indices(num_actions, p.legal.device)
+        # `topk` takes one key, so that depth and number are one integer, of which no two are equal.
         depth = p.z * sum(self.bin.cells) + p.reach
         depth = depth.long().flatten(1)
         behind = torch.iinfo(torch.int64).max - num_actions + number
@@ -309,11 +314,13 @@ class MaximalAccessibleSpace(PlacementHeuristic):
         i = indices(top.shape[2], top.device)
         j = indices(top.shape[3], top.device)
         num_x, num_y = coarse.shape[1:]
-        u = (c.x[..., None] + i) // self.block[0]
+        block_x, block_y = self.block
+        u = (c.x[..., None] + i) // block_x
         u = u.clamp_max(num_x - 1)  # (N, C, P)
-        v = (c.y[..., None] + j) // self.block[1]
+        v = (c.y[..., None] + j) // block_y
         v = v.clamp_max(num_y - 1)  # (N, C, Q)
-        block = u[..., :, None] * num_y + v[..., None, :]
+        row = u[..., :, None] * num_y
+        block = row + v[..., None, :]
         block = block.flatten(2)
         before = coarse.flatten(1)[:, None]
         before = before.expand(-1, shape[1], -1)
@@ -351,13 +358,15 @@ def accessible_space(heights: Tensor, ceiling: float) -> Tensor:
                 window = torch.maximum(window[:, :-1], slab[:, d - 1 :])
             sizes.append(w * d)
             opens.append(window.flatten(0, 1).amin(0))
-    order = sorted(range(len(sizes)), key=lambda index: -sizes[index])
+    order = sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True)
     next_sizes = [*(sizes[index] for index in order[1:]), 0]
-    space = torch.zeros(heights.shape[0], dtype=torch.float64, device=heights.device)
+    rows = heights.shape[0]
+    space = torch.zeros(rows, dtype=torch.float64, device=heights.device)
     lowest = torch.full_like(heights[:, 0, 0], ceiling)
     for index, next_size in zip(order, next_sizes, strict=True):
         lowest = torch.minimum(lowest, opens[index])
         step = sizes[index] - next_size
+        # Of sizes of one area the last alone counts: only then is the least level of all of them known.
         if step:
             space += (ceiling - lowest).double() * step
     return space

@@ -95,7 +95,9 @@ def catalogue_of(env: PackingEnv) -> dict[str, object]:
     hashed = hashlib.sha256()
     for name in ("extent", "height", "volume", "top", "bottom"):
         value = getattr(catalogue, name)
-        hashed.update(b"" if value is None else value.cpu().contiguous().numpy().tobytes())
+        # Catalogues of boxes have neither top nor bottom.
+        if value is not None:
+            hashed.update(value.cpu().contiguous().numpy().tobytes())
     return {
         "num_items": catalogue.num_items,
         "footprint_cells": list(catalogue.footprint),
@@ -112,8 +114,9 @@ def _names(env: PackingEnv) -> list[str] | None:
     """
     if env.catalogue.flat or env.catalogue.num_items > _MOST_NAMES:
         return None
+    numbers = range(env.catalogue.num_items)
     try:
-        return [env.items.solid(item, env.bin).name for item in range(env.catalogue.num_items)]
+        return [env.items.solid(item, env.bin).name for item in numbers]
     except NotImplementedError:
         return None
 
@@ -178,7 +181,8 @@ def _orientations(policy: InferencePolicy, number: int) -> list[list[float]] | N
         return None
     # The record may be one that no environment could have been made of.
     try:
-        table: list[list[float]] = orientation_set(word, boxes=boxes).round(9).tolist()
+        turns = orientation_set(word, boxes=boxes)
+        table: list[list[float]] = turns.round(9).tolist()
     except ValueError:
         return None
     return table if len(table) == number else None
@@ -192,7 +196,8 @@ def _are_boxes(policy: InferencePolicy, settings: Mapping[str, object]) -> objec
     source = settings.get("items", "random")
     path = source.get("class_path", "") if isinstance(source, Mapping) else str(source)
     words = {"random": items.RandomBoxes, "cut": items.CutBoxes, "procedural": items.ProceduralSolids}
-    cls = words.get(path) or getattr(items, path.rpartition(".")[2], None)
+    name = path.rpartition(".")[2]
+    cls = words.get(path) or getattr(items, name, None)
     return getattr(cls, "boxes", None)
 
 

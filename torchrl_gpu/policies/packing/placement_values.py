@@ -123,6 +123,7 @@ class LinearPlacementValues(nn.Module):
         found = self.find(sizes, z_map, legal)
         # Not a product of matrices, whose sums depend on the batch.
         value = (self.numbers(heights, found) * self.weight).sum(2)
+        # Whatever the weights, a candidate goes before a placement that is none.
         value = torch.where(found.there, value.clamp_min(NEVER / 2), NEVER)
         values = torch.full_like(z_map.flatten(1), NEVER)
         return values.scatter(1, found.action, value).view(*batch, -1)
@@ -137,7 +138,8 @@ class LinearPlacementValues(nn.Module):
         wedged = wedged.flatten(1)
         place = indices(grid_x * grid_y, z_map.device)
         reach = place // grid_y + place % grid_y
-        reach = reach.expand(*z_map.shape[1:3], -1).flatten()
+        variants = z_map.shape[1:3]
+        reach = reach.expand(*variants, -1).flatten()
         # Ranks by level, then by distance from the corner, then by number: no two are equal.
         rank = torch.where(wedged, level.flatten(1), 0.0).long()
         rank = rank * (grid_x + grid_y) + reach
@@ -156,7 +158,9 @@ class LinearPlacementValues(nn.Module):
         at_y = action % grid_y
         x = torch.minimum(at_x * self.bin.step, cells_x - p)
         y = torch.minimum(at_y * self.bin.step, cells_y - q)
-        base = z_map.flatten(1).gather(1, action) / self.bin.size[2]
+        rests_at = z_map.flatten(1).gather(1, action)
+        base = rests_at / self.bin.size[2]
+        # The item of an unused slot may be longer than the bin, and its place is looked at like any other.
         x = x.clamp_min(0)
         y = y.clamp_min(0)
         base = torch.where(there, base, 0.0)
@@ -188,6 +192,7 @@ class LinearPlacementValues(nn.Module):
         low = base[..., None, None]
         high = top[..., None, None]
         tall = f.height[..., None, None]
+        # The item of an unused slot has no height to divide by.
         covered = (ring - low) / tall.clamp_min(1e-6)
         covered = covered.clamp(0, 1).mean(3)  # (B, M, 4)
         covered_x = covered[..., :2].amax(2)
@@ -197,12 +202,15 @@ class LinearPlacementValues(nn.Module):
         is_inside = ring < WALL
         is_open = ring <= low + SAME
         floor = low + SAME
-        is_closed = [self._around(heights, f, cells) > floor for cells in self.near]
+        beyond = [self._around(heights, f, cells) for cells in self.near]
+        is_closed = [each > floor for each in beyond]
         has_gap = is_open & torch.stack(is_closed).any(0)
         is_higher = (ring > high + SAME) & is_inside
         steps = torch.where(is_inside, (ring - high).abs(), 0.0)
-        edge_x = torch.minimum(f.x, cells_x - f.x - f.extent_x)
-        edge_y = torch.minimum(f.y, cells_y - f.y - f.extent_y)
+        behind_x = cells_x - f.x - f.extent_x
+        behind_y = cells_y - f.y - f.extent_y
+        edge_x = torch.minimum(f.x, behind_x)
+        edge_y = torch.minimum(f.y, behind_y)
         hollow = self._hollow(heights, f)
         corner = (f.x + f.y).float() / (cells_x + cells_y)
         at_walls = (is_wall * along).sum(2)
@@ -210,7 +218,8 @@ class LinearPlacementValues(nn.Module):
         side_y = side[..., 2:].amax(2)
         is_flush = (ring - high).abs() < FLUSH
         is_lower = ring < low - SAME
-        around = [each.float().mean((2, 3)) for each in (is_flush, is_lower, is_higher)]
+        kinds = (is_flush, is_lower, is_higher)
+        around = [each.float().mean((2, 3)) for each in kinds]
         gaps = (has_gap.float().mean(3) * along).sum(2)
         highest = heights.amax((1, 2))[:, None]
         rise = (top - highest).clamp_min(0)
@@ -221,7 +230,8 @@ class LinearPlacementValues(nn.Module):
         pile = [*around, gaps, (base < SAME).float(), rise, step]
         edges = [edge_x.float() / cells_x, edge_y.float() / cells_y]
         wedged = torch.minimum(covered_x, covered_y)
-        return torch.stack([*shape, *contact, *pile, *edges, wedged], 2)
+        numbers = [*shape, *contact, *pile, *edges, wedged]
+        return torch.stack(numbers, 2)
 
     def _along(self, found: Candidates) -> tuple[Tensor, Tensor]:
         """Cells (B, M, S) along x and along y at which the sides of boxes are looked at."""

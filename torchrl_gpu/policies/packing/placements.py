@@ -135,19 +135,23 @@ class PlacementHeuristic(TensorDictModuleBase, ABC):
         if z_map is not None:
             forms["z_map"] = (torch.float32, maps)
         where = type(self).__name__
-        item_id, legal, heightmap, *_ = checked_entries(where, tensordict, forms, self._device)
+        entries = checked_entries(where, tensordict, forms, self._device)
+        item_id, legal, heightmap, *_ = entries
         heightmap = heightmap.reshape(-1, *self.bin.cells)
         item_id = item_id.reshape(-1, item_id.shape[-1])
         row = item_id.clamp(0, self.catalogue.num_items - 1)
         # Ids outside of the catalogue become −1, which the kernels take for no item.
         item_id = torch.where(item_id == row, item_id, -1)
         if z_map is None:
-            z_map, _ = self.kernels.drop_map(heightmap, item_id, self.catalogue, self.bin.dropped)
+            bin_ = self.bin.dropped
+            z_map, _ = self.kernels.drop_map(heightmap, item_id, self.catalogue, bin_)
         z_map = z_map.reshape(-1, *legal.shape[-4:])
         legal = legal.reshape(-1, *legal.shape[-4:])
         extent_x, extent_y = self.catalogue.extent[row].unbind(-1)  # (N, K, O)
-        x, _ = grid_positions(extent_x, self.bin.cells[0], self.bin.step)
-        y, _ = grid_positions(extent_y, self.bin.cells[1], self.bin.step)
+        cells_x, cells_y = self.bin.cells
+        step = self.bin.step
+        x, _ = grid_positions(extent_x, cells_x, step)
+        y, _ = grid_positions(extent_y, cells_y, step)
         x = x[..., :, None]
         y = y[..., None, :]
         extent_x = extent_x[..., None, None]
@@ -200,6 +204,15 @@ def checked_entries(
         whole_shape = (*tensordict.shape, *shape)
         entries.append(arguments.tensor(where, name, value, dtype, whole_shape, device))
     return entries
+
+
+def join_batch(values: Sequence[Tensor], num_batch_axes: int) -> list[Tensor]:
+    """Reshape tensors (…, rest) to (B, rest), with one axis for all axes of the batch."""
+    joined = []
+    for value in values:
+        rest = value.shape[num_batch_axes:]
+        joined.append(value.reshape(-1, *rest))
+    return joined
 
 
 def first_best(scores: Sequence[Tensor], legal: Tensor) -> Tensor:

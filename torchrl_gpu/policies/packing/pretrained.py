@@ -229,15 +229,16 @@ def _fill(where: str, tables: PatchTables, held: Mapping[str, Tensor]) -> None:
     entry = tensor(where, "entry", held["entry"], torch.int32, rows).long()
     value = tensor(where, "value", held["value"], torch.float16, rows).float()
     other = tensor(where, "other", held["other"], torch.float32, (1,))
-    is_inside = bool(((entry >= 0) & (entry < tables.plan.entries)).all())
-    if not is_inside:
+    is_inside = (entry >= 0) & (entry < tables.plan.entries)
+    if not bool(is_inside.all()):
         raise ValueError(f"{where}: entry must be from 0 to {tables.plan.entries - 1:,}, the entries of the tables")
     if not bool(value.isfinite().all() and other.isfinite().all()):
         raise ValueError(f"{where}: value and other must be finite")
     # `images_of` takes rising entries, and a file may have them in any order.
     entry, order = entry.sort()
     images = images_of(tables.plan, entry)
-    tables.weight.copy_(spread(tables.plan, images, value[order], other))
+    weight = spread(tables.plan, images, value[order], other)
+    tables.weight.copy_(weight)
     tables.drift[entry] = _LEARNED
     tables.path[entry] = _LEARNED
 
@@ -262,7 +263,8 @@ def _refined(
     if set(weights) != set(network):
         raise ValueError(f"{where}: weights must be {', '.join(network)}, not {', '.join(sorted(weights))}")
     for name, weight in network.items():
-        held = tensor(where, name, weights[name], torch.float16, tuple(weight.shape))
+        shape = tuple(weight.shape)
+        held = tensor(where, name, weights[name], torch.float16, shape)
         held = held.float()
         if not bool(held.isfinite().all()):
             raise ValueError(f"{where}: {name} must be finite")
@@ -281,7 +283,8 @@ def _weighted(
         raise ValueError(f"{where}: names must be {', '.join(NAMES)}, not {shown(names)}")
     if not isinstance(about, dict):
         raise ValueError(f"{where}: about must be a dict, not {shown(about)}")
-    weight = tensor(where, "weight", held["weight"], torch.float32, (len(NAMES),))
+    one_each = (len(NAMES),)
+    weight = tensor(where, "weight", held["weight"], torch.float32, one_each)
     space = AgentSpace.from_dict(trained_in) if space is None else space
     values = LinearPlacementValues(space, weight.tolist(), whole(where, "candidates", candidates, 1, _MOST_CANDIDATES))
     return PackingPolicy(space, values, about)

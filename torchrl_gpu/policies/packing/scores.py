@@ -14,6 +14,7 @@ from torchrl.modules import NoisyLinear
 
 from torchrl_gpu.policies.networks.quantile_embedding import TauEmbedding
 from torchrl_gpu.policies.packing.features import PlacementFeatures
+from torchrl_gpu.policies.packing.placements import join_batch
 from torchrl_gpu.policies.spaces import AgentSpace
 from torchrl_gpu.system import arguments
 
@@ -43,7 +44,8 @@ class PlacementScores(nn.Module):
         self.advantage = nn.Conv2d(channels, 1, 1)
         width = 2 * channels
         first = nn.Linear(width, width)
-        self.value = nn.Sequential(first, nn.ReLU(), nn.Linear(width, 1))
+        last = nn.Linear(width, 1)
+        self.value = nn.Sequential(first, nn.ReLU(), last)
         nn.init.zeros_(self.advantage.weight)
         # Convolutions of few channels are faster with channels last, on CPUs and GPUs alike.
         self.to(memory_format=torch.channels_last)
@@ -57,8 +59,7 @@ class PlacementScores(nn.Module):
         """Maps (B·J, C, Gx, Gy), legal actions (B, A) and batch shape of the inputs."""
         item_size = observations[1]
         batch = item_size.shape[:-3]
-        lead = len(batch)
-        flat = [each.reshape(-1, *each.shape[lead:]) for each in observations]
+        flat = join_batch(observations, len(batch))
         maps = relu(self.stem(self.features(*flat).flatten(0, 1)))
         for block in self.blocks:
             maps = block(maps)

@@ -36,7 +36,8 @@ def _draw(space: AgentSpace, row: Mapping[str, np.ndarray], action: np.ndarray) 
     """Draw a bin from above, and the placement of the item."""
     bin_facts = space.extras["bin"]
     width, depth, height = map(float, bin_facts["size"])
-    pile = Pile(row["box_heightmap"], (width, depth, height), int(bin_facts["step"]))
+    size = (width, depth, height)
+    pile = Pile(row["box_heightmap"], size, int(bin_facts["step"]))
     return draw_action(pile, _placing(space, row, int(action)), WIDTH, HEIGHT, "this placement")
 
 
@@ -50,15 +51,18 @@ def _placing(space: AgentSpace, row: Mapping[str, np.ndarray], action: int) -> P
     indices = np.unravel_index(action, tuple(space.extras["action_shape"]))
     slot = int(indices[0])
     orientation = int(indices[1])
-    place = (int(indices[2]), int(indices[3]))
+    gx = int(indices[2])
+    gy = int(indices[3])
     size = row["item_size"][slot, orientation]
-    x, p = _span(space, 0, float(size[0]), place[0])
-    y, q = _span(space, 1, float(size[1]), place[1])
+    # The fourth number is the volume, which no drawing shows.
+    length, width, height = map(float, size[:3])
+    x, p = _span(space, 0, length, gx)
+    y, q = _span(space, 1, width, gy)
     # The top of the pile is where a box comes to rest; solids may sink in.
     z = float(row["box_heightmap"][x : x + p, y : y + q].max())
     if "z_map" in row:
-        z = float(row["z_map"][slot, orientation, place[0], place[1]])
-    return Placing(None, orientation, (x, y), (p, q), z, float(size[2]))
+        z = float(row["z_map"][slot, orientation, gx, gy])
+    return Placing(None, orientation, (x, y), (p, q), z, height)
 
 
 def _span(space: AgentSpace, axis: int, side: float, place: int) -> tuple[int, int]:
@@ -66,6 +70,9 @@ def _span(space: AgentSpace, axis: int, side: float, place: int) -> tuple[int, i
     bin_facts = space.extras["bin"]
     cells = int(bin_facts["cells"][axis])
     cell = float(bin_facts["size"][axis]) / cells
-    covered = min(max(1, math.ceil(side / cell - _SLACK)), cells)
-    first = max(0, min(place * int(bin_facts["step"]), cells - covered))
+    needed = math.ceil(side / cell - _SLACK)
+    covered = min(max(1, needed), cells)
+    step = int(bin_facts["step"])
+    # The last place of the grid is flush with the wall, wherever whole steps would end.
+    first = max(0, min(place * step, cells - covered))
     return first, covered

@@ -46,7 +46,9 @@ class PalletRoutes:
             raise Busy
         self._waiting += 1
         try:
-            done, answer = await asyncio.get_running_loop().run_in_executor(self._thread, self._sessions.answer, body)
+            loop = asyncio.get_running_loop()
+            answering = loop.run_in_executor(self._thread, self._sessions.answer, body)
+            done, answer = await answering
         finally:
             self._waiting -= 1
         if not done:

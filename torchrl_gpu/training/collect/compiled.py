@@ -91,7 +91,8 @@ class CompiledSteps(Accelerator[CompiledFunction, TensorDictBase, Before, list[T
             played, after = self._play(function, steps, values, current)
         later = dict(zip(self._names, after, strict=False))
         self.env.set_env_state(later)
-        return self._stacked(played), self._showing(after[len(self._names) :])
+        shown = after[len(self._names) :]
+        return self._stacked(played), self._showing(shown)
 
     def _play(
         self, function: CompiledFunction, steps: int, state: list[Tensor], current: TensorDictBase
@@ -168,7 +169,8 @@ class CompiledSteps(Accelerator[CompiledFunction, TensorDictBase, Before, list[T
             return [*map(played.get, self._kept_keys), *after[: len(self._names)]]
         self.env.set_env_state(state)
         played, _ = play_steps(self.env, self.policy, data.copy(), _TRIED, *self._kept)
-        return [*map(played.get, self._kept_keys), *self.env.env_state().values()]
+        later = self.env.env_state()
+        return [*map(played.get, self._kept_keys), *later.values()]
 
     def _compare(self, plain: list[Tensor], found: list[Tensor]) -> None:
         number = self.env.num_envs

@@ -87,7 +87,8 @@ class FusedRollout(Accelerator[WholePlayer, tuple[TensorDictBase, int], dict[str
         self.policy = policy
         self.player = player
         self._kept = list(keys), list(decisions), list(outcomes)
-        problem = player.problem(env, policy, list(keys), [*decisions, *outcomes])
+        more = [*decisions, *outcomes]
+        problem = player.problem(env, policy, list(keys), more)
         super().__init__(env.device, active=not problem)
         if problem:
             _LOG.info("steps run one by one: %s", problem)
@@ -142,7 +143,8 @@ def _pairs(wanted: Sequence[object], found: Sequence[object]) -> Iterator[tuple[
 
     Their elements are tensordicts and dicts of tensors; a value that one lacks is None.
     """
-    for ours, theirs in zip(map(_leaves, wanted), map(_leaves, found), strict=True):
+    parts = zip(map(_leaves, wanted), map(_leaves, found), strict=True)
+    for ours, theirs in parts:
         for name in sorted(ours.keys() | theirs.keys()):
             yield name, ours.get(name), theirs.get(name)
 

@@ -94,7 +94,8 @@ class GraphedRollout(Accelerator[Graph, None, Place, list[Tensor]]):
         self._put(now)
         mode = getattr(self.policy, "training", None)
         # Each of these decides which operators run, or what they draw, and none is a tensor that a replay could read.
-        graph = self.form_for((self.env.seed, exploration_type(), mode, casts(self.device)), None)
+        settings = self.env.seed, exploration_type(), mode, casts(self.device)
+        graph = self.form_for(settings, None)
         if graph is None:
             return self._play(), self._showing()
         with section("rollout graph"):

@@ -51,7 +51,8 @@ class EpisodeMeter:
         for name, recent in self.recent.items():
             # Both cases are computed and one is taken: a branch on whether an episode has ended would read the device
             # back.
-            mean = torch.where(done, steps[name].float(), 0.0).sum() / at_least_one
+            ended = torch.where(done, steps[name].float(), 0.0)
+            mean = ended.sum() / at_least_one
             self.recent[name] = torch.where(any_ended, memory * recent + rest * mean, recent)
         self.finished = self.finished + number
 

@@ -45,11 +45,12 @@ def n_step(steps: TensorDictBase, n: int, gamma: float) -> TensorDictBase:
     # A loop over the n rewards of a return and not over the steps: n is small, and all steps of all environments are
     # worked on side by side.
     for k in range(n):
-        gained = gamma**k * reward[:, k : k + length]
+        end = k + length
+        gained = gamma**k * reward[:, k:end]
         # Not a product: 0 times infinity is NaN.
         total = total + torch.where(alive, gained, 0.0)
         count = count + alive
-        alive = alive & ~done[:, k : k + length]
+        alive = alive & ~done[:, k:end]
     first = torch.arange(length, device=reward.device, dtype=torch.int64)
     last = first + count[..., 0] - 1  # (N, T)
     row = torch.arange(steps.shape[0], device=last.device, dtype=torch.int64)[:, None].expand_as(last)

@@ -199,7 +199,9 @@ class Rollout:
             known |= self._own_entries(spec)
         for key, entry in self._own_entries(self.env.full_action_spec).items():
             # A policy may write continuous actions beyond the bounds, which the environment clips.
-            known[key] = entry._replace(bounds=Bounds()) if entry.dtype.is_floating_point else entry
+            if entry.dtype.is_floating_point:
+                entry = entry._replace(bounds=Bounds())
+            known[key] = entry
         known |= self._written
         if packed and self.store is not None:
             known = self.store.entries(known)
@@ -259,7 +261,9 @@ class Rollout:
     @property
     def _num_trajectories(self) -> int:
         key = (*self.group, "action") if self.group else "action"
-        return self.env.full_action_spec[key].shape[: 1 + bool(self.group)].numel()
+        shape = self.env.full_action_spec[key].shape
+        num_axes = 1 + bool(self.group)
+        return shape[:num_axes].numel()
 
 
 def _last(key: NestedKey) -> str:

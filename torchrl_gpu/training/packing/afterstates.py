@@ -150,7 +150,8 @@ class AfterstateLearning(EnvRun):
             "lr_scheduler": (lr_scheduler, None),
             "batch_size": (batch_size, None),
         }
-        self.rate = arguments.number(where, "rate", _RATE if rate is None else rate, 0, 2, above=0)
+        share = _RATE if rate is None else rate
+        self.rate = arguments.number(where, "rate", share, 0, 2, above=0)
         bins = _BATCH_SIZE if batch_size is None else batch_size
         self.batch_size = arguments.whole(where, "batch_size", bins, 1)
         self.make_optimizer: OptimizerCallable = torch.optim.Adam if optimizer is None else optimizer
@@ -400,7 +401,8 @@ def goals(value: Tensor, reward: Tensor, done: Tensor, lam: float) -> Tensor:
     goal = following[-1]
     found = []
     for t in range(len(following) - 1, 0, -1):
-        ahead = reward[:, t] + torch.lerp(following[t], goal, lam)
+        mixed = torch.lerp(following[t], goal, lam)
+        ahead = reward[:, t] + mixed
         goal = torch.where(done[:, t - 1], 0.0, ahead)
         found.append(goal)
     return torch.stack(found[::-1], 1)

@@ -37,7 +37,8 @@ class Population(nn.Module):
         super().__init__()
         n = len(mean)
         self.members = members
-        parents = torch.arange(1, members // 2 + 1, dtype=torch.float64, device=mean.device)
+        num_parents = members // 2
+        parents = torch.arange(1, num_parents + 1, dtype=torch.float64, device=mean.device)
         share = math.log((members + 1) / 2) - parents.log()
         self.share = (share / share.sum()).tolist()
         mass = 1 / sum(each**2 for each in self.share)
@@ -47,7 +48,8 @@ class Population(nn.Module):
         self.rank_one = 2 / ((n + 1.3) ** 2 + mass)
         many = 2 * (mass - 2 + 1 / mass) / ((n + 2) ** 2 + mass)
         self.rank_many = min(1 - self.rank_one, many)
-        excess = max(0.0, ((mass - 1) / (n + 1)) ** 0.5 - 1)
+        mass_per_axis = (mass - 1) / (n + 1)
+        excess = max(0.0, mass_per_axis**0.5 - 1)
         self.damping = 1 + 2 * excess + self.step_rate
         # Expected length of a standard normal vector.
         self.length = n**0.5 * (1 - 1 / (4 * n) + 1 / (21 * n * n))
@@ -63,6 +65,7 @@ class Population(nn.Module):
         number = int(self.generation)
         generator = torch.Generator().manual_seed((seed + _SEED_STEP * (number + 1)) % 2**63)
         shape = self.members, len(self.mean)
+        # Drawn on the host, so that a generation does not depend on the device.
         normal = torch.randn(shape, dtype=torch.float64, device="cpu", generator=generator)
         # For every generation, where the tutorial saves most of these decompositions: there are few weights, and an
         # episode takes longer.
@@ -80,19 +83,24 @@ class Population(nn.Module):
         move = share @ better
         self.mean += self.step * move
         rate = self.step_rate
+        # The path of the step size counts moves in standard deviations, so that long axes do not look like long steps.
         along_axes = (self._axes.T @ move) / self._scale
         white = self._axes @ along_axes
         self.step_path.mul_(1 - rate).add_((rate * (2 - rate) * self.mass) ** 0.5 * white)
         length = self.step_path.norm()
         settled = (1 - (1 - rate) ** (2 * self.generation)) ** 0.5
-        most = (1.4 + 2 / (len(self.mean) + 1)) * self.length
+        # While the step size still grows fast, the other path waits: long steps in a row would look like a direction.
+        n = len(self.mean)
+        most = (1.4 + 2 / (n + 1)) * self.length
         goes_on = (length / settled < most).double()
         rate = self.path_rate
         self.path.mul_(1 - rate).add_(goes_on * (rate * (2 - rate) * self.mass) ** 0.5 * move)
+        # A path that waits adds less variance, for which the old one stays a little longer.
         stalled = (1 - goes_on) * self.rank_one * rate * (2 - rate)
         kept = 1 - self.rank_one - self.rank_many + stalled
         self.covariance.mul_(kept)
-        self.covariance += self.rank_one * torch.outer(self.path, self.path)
+        along_path = torch.outer(self.path, self.path)
+        self.covariance += self.rank_one * along_path
         self.covariance += self.rank_many * (better.T * share) @ better
         longer = length / self.length - 1
         self.step *= (self.step_rate / self.damping * longer).exp()

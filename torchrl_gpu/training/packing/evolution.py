@@ -164,6 +164,7 @@ class PlacementEvolution(EnvRun):
             self.env.set_env_state(dict(later["state"].items()))
             seen = later["seen"]
             self.frames += self._steps * self.env.num_envs
+            # Fewer steps are the last ones: nothing is asked then, as the loop ends anyway.
             if self._steps == _LOOK_EVERY and bool(seen["done"].all()):
                 break
         done = torch.ones_like(seen["done"])
@@ -189,5 +190,6 @@ class PlacementEvolution(EnvRun):
         found = self.values.find(seen["item_size"], seen["z_map"], seen["legal_mask"])
         numbers = self.values.numbers(heights, found)
         value = (numbers * weight[:, None]).sum(2)
-        best = torch.where(found.there, value, -torch.inf).argmax(1, keepdim=True)
+        score = torch.where(found.there, value, -torch.inf)
+        best = score.argmax(1, keepdim=True)
         return found.action.gather(1, best)[:, 0]

@@ -39,7 +39,8 @@ class HeightmapCodec:
         """Pack heightmaps in place, but those that are packed."""
         for part in self._parts(transitions):
             if self.unit is not None and part[_KEY].is_floating_point():
-                part[_KEY] = (part[_KEY] / self.unit).round().to(self.dtype)
+                counts = (part[_KEY] / self.unit).round()
+                part[_KEY] = counts.to(self.dtype)
         return transitions
 
     def unpacked(self, transitions: TensorDictBase) -> TensorDictBase:
@@ -54,7 +55,8 @@ class HeightmapCodec:
         if self.unit is None or _KEY not in shown:
             return shown
         most = round(self._height / self.unit) + 1
-        return shown | {_KEY: Entry(self.dtype, shown[_KEY].shape, Bounds(0, most))}
+        packed = Entry(self.dtype, shown[_KEY].shape, Bounds(0, most))
+        return shown | {_KEY: packed}
 
     def _parts(self, transitions: TensorDictBase) -> list[TensorDictBase]:
         # Iterating over a tensordict would give its rows.

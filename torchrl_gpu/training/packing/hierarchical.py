@@ -169,7 +169,8 @@ class HierarchicalPacking(ReplayRun):
 
     def _new_replay(self) -> TensorDictReplayBuffer:
         replay = self.make_replay(self.batch_size, self.env.device, False)
-        self.check_replay(replay, self.batch_size + self.env.num_envs * self.rollout_steps)
+        played = self.env.num_envs * self.rollout_steps
+        self.check_replay(replay, self.batch_size + played)
         return replay
 
     def baselines(self, env: BatchedEnv) -> Mapping[str, Policy]:
@@ -361,7 +362,8 @@ class HierarchicalPacking(ReplayRun):
         worker's doing, the rest the state's.
         """
         scores = self.worker.scores_of(batch["box_heightmap"], batch["variant"][:, None]).flatten(1)
-        chosen = scores.gather(1, batch["place"][:, None])[:, 0]
+        place = batch["place"][:, None]
+        chosen = scores.gather(1, place)[:, 0]
         advantage = chosen + self.networks.slope * batch["least"]
         value = self.networks.value(self._state_features(batch)) + advantage
         return smooth_l1_loss(value * self.reward_scale, target)
@@ -372,14 +374,17 @@ class HierarchicalPacking(ReplayRun):
         Values count over the mean of those that it chose from.
         """
         candidates = batch["candidates"]
+        # Packers that pick by the box alone compute no waste, which the replay then holds as infinite.
         known = ~batch["waste"].isinf().any(1)
         allowed = batch["item_mask"].gather(1, candidates) & known[:, None]
         item = batch["item_id"].gather(1, candidates)
         waste = torch.where(allowed, batch["waste"], 0.0)
         scores = self.both.item_scores(batch["box_heightmap"], item, waste)
-        mean = (scores * allowed).sum(1) / allowed.sum(1).clamp_min(1)
+        total = (scores * allowed).sum(1)
+        mean = total / allowed.sum(1).clamp_min(1)
         is_chosen = candidates == batch["slot"][:, None]
         advantage = (scores * is_chosen).sum(1) - mean
+        # The value of the state learns from the worker's loss, which every update has.
         value = self.networks.value(self._state_features(batch)).detach() + advantage
         each = smooth_l1_loss(value * self.reward_scale, target, reduction="none")
         return (each * known).sum() / known.sum().clamp_min(1)
@@ -399,16 +404,21 @@ class HierarchicalPacking(ReplayRun):
         assert self.targets is not None
         after = batch["next"]
         packer = self.both if self._number >= self.worker_updates else self.worker
-        slot = packer.pick(after["box_heightmap"], after["item_id"], after["item_mask"]).slot
-        item = after["item_id"].gather(1, slot[:, None])[:, 0]
-        value = packer.best_advantage(after["box_heightmap"], item, self.targets)
+        heightmap = after["box_heightmap"]
+        item_id = after["item_id"]
+        item_mask = after["item_mask"]
+        slot = packer.pick(heightmap, item_id, item_mask).slot
+        item = item_id.gather(1, slot[:, None])[:, 0]
+        value = packer.best_advantage(heightmap, item, self.targets)
         value = value + self.targets.value(self._state_features(after))
-        alive = ~after["terminated"][:, 0] & after["item_mask"].any(1)
+        # A state in which no item fits has the value 0, whether the episode was terminated or not.
+        alive = ~after["terminated"][:, 0] & item_mask.any(1)
         discounted = self.gamma ** batch["steps_to_next_obs"][:, 0] * value * self.reward_scale
         return torch.where(alive, discounted, 0.0)
 
     @torch.no_grad()
     def follow(self) -> None:
         if self.targets is not None:
-            for late, online in zip(self.targets.parameters(), self.networks.parameters(), strict=True):
+            pairs = zip(self.targets.parameters(), self.networks.parameters(), strict=True)
+            for late, online in pairs:
                 late.lerp_(online, self.tau)

@@ -109,13 +109,16 @@ class DeviceReplay(TensorDictReplayBuffer):
         """Memory that it takes on the device of samples."""
         if self._kind == "host" or not len(self):
             return 0
-        return self.storage[: len(self)].bytes() // len(self) * self.capacity
+        size = len(self)
+        filled = self.storage[:size]
+        return filled.bytes() // size * self.capacity
 
     def extend(self, transitions: TensorDictBase, **kwargs: object) -> Tensor:
         """Add transitions (B,), and give their indices (B,)."""
         if self._kind == "auto":
             # Only now is it known how large a transition is.
-            needed = transitions.bytes() // max(1, len(transitions)) * self.capacity
+            per_transition = transitions.bytes() // max(1, len(transitions))
+            needed = per_transition * self.capacity
             home = place(type(self).__name__, "transitions", needed, self._device)
             self._kind = "device" if home == self._device else "host"
             if self._kind == "host":
@@ -206,7 +209,8 @@ class DeviceReplay(TensorDictReplayBuffer):
             self._numbers.set_updates(updates)
         elif self.prioritized:
             share = 0.0 if self._beta_updates is None else min(1.0, updates / self._beta_updates)
-            cast("DevicePrioritySampler", self.sampler).beta = self._first_beta + (1 - self._first_beta) * share
+            beta = self._first_beta + (1 - self._first_beta) * share
+            cast("DevicePrioritySampler", self.sampler).beta = beta
 
     def update_priority(self, index: Tensor, priority: Tensor, **kwargs: object) -> None:
         """Take the new errors (B,) or (B, 1) of transitions.

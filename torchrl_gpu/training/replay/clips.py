@@ -138,7 +138,8 @@ class FrameStore:
         after = steps.get("next")
         for part in (after, steps):
             self._write(part.get("frame"), part.get("frame_at")[..., 1])
-        self._first = torch.minimum(self._first, steps.get("frame_at")[:, 0, 1])
+        earliest = steps.get("frame_at")[:, 0, 1]
+        self._first = torch.minimum(self._first, earliest)
         self._newest = after.get("frame_at")[:, -1, 1].clone()
         steps.set("next", after.exclude("frame"))
         return steps.exclude("frame", inplace=True)
@@ -146,7 +147,8 @@ class FrameStore:
     def entries(self, shown: dict[NestedKey, Entry]) -> dict[NestedKey, Entry]:
         most = torch.tensor([len(self.pictures) - 1, _LAST, self.capacity - 1], dtype=torch.int64, device="cpu")
         kept = {key: entry for key, entry in shown.items() if key not in ("frame", "clip")}
-        return kept | {"frame_at": Entry(torch.int64, (3,), Bounds(torch.zeros_like(most), most))}
+        bounds = Bounds(torch.zeros_like(most), most)
+        return kept | {"frame_at": Entry(torch.int64, (3,), bounds)}
 
     def _write(self, frames: Tensor, number: Tensor) -> None:
         row = torch.arange(len(frames), device=number.device, dtype=torch.int64)[:, None]
@@ -167,7 +169,8 @@ class FrameStore:
             later: Ends of the next clips, (B, 3).
         """
         row, number, earlier = frame_at.unbind(1)
-        oldest = torch.maximum(self._first, self._newest - self.capacity + 1)
+        oldest_in_ring = self._newest - self.capacity + 1
+        oldest = torch.maximum(self._first, oldest_in_ring)
         return (number - earlier >= oldest[row]) & (later[:, 1] <= self._newest[row])
 
     def clips(self, frame_at: Tensor, length: int) -> Tensor:
@@ -177,6 +180,7 @@ class FrameStore:
         """
         row, number, earlier = frame_at.unbind(1)
         back = torch.arange(length - 1, -1, -1, device=frame_at.device, dtype=torch.int64)
+        # Pictures before the first of an episode are another one's: the first stands in for them.
         place = (number[:, None] - torch.minimum(back, earlier[:, None])).remainder(self.capacity)
         ring = row.clamp(0, len(self.pictures) - 1)[:, None] * self.capacity
         at = (ring + place).flatten().to(self.pictures.device)
@@ -205,6 +209,7 @@ class FrameStore:
             raise ValueError(f"{where}: more than {self.capacity} frames of an environment: {shown(frames)}")
         shape = self.pictures.shape
         rows = tuple(self._newest.shape)
+        # Unless the ring is full, the newest picture of every environment is among those of the file.
         most = _LAST if used == self.capacity else used - 1
         wanted: dict[NestedKey, Entry] = {}
         wanted["frames"] = Entry(torch.uint8, (shape[0], used, *shape[2:]))

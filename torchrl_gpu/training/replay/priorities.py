@@ -51,9 +51,10 @@ class DevicePrioritySampler(Sampler):
         self.beta_updates: int | None = None
         # Whether a priority of 0 is that of a transition that is left out.
         self._leaves_out = False
-        self._blocks = torch.zeros(-(-capacity // _BLOCK), _BLOCK, device=device, dtype=torch.float64)
+        num_blocks = -(-capacity // _BLOCK)
+        self._blocks = torch.zeros(num_blocks, _BLOCK, device=device, dtype=torch.float64)
         # Of each block.
-        self._sums = torch.zeros(len(self._blocks), device=device, dtype=torch.float64)
+        self._sums = torch.zeros(num_blocks, device=device, dtype=torch.float64)
         self.priority = self._blocks.view(-1)[:capacity]
         self.largest = torch.ones((), device=device, dtype=torch.float64)
 
@@ -72,10 +73,13 @@ class DevicePrioritySampler(Sampler):
         spot = (stratum + share) / batch_size * total
         # Rounded up to the total, it would lie behind it.
         spot = _below(spot, total)
-        block = torch.searchsorted(ends, spot, right=True).clamp_max(len(ends) - 1)
+        found = torch.searchsorted(ends, spot, right=True)
+        block = found.clamp_max(len(ends) - 1)
         # Of each draw, the sums within its block.
         inner = self._blocks[block].cumsum(1)
-        rest = (spot - ends[block] + self._sums[block]).clamp_min(0)
+        # A block begins at its end minus its sum, which rounding may put behind the spot.
+        before_end = spot - ends[block]
+        rest = (before_end + self._sums[block]).clamp_min(0)
         rest = _below(rest, inner[:, -1])
         place = torch.searchsorted(inner, rest[:, None], right=True).squeeze(1)
         index = block * inner.shape[1] + place
@@ -87,6 +91,7 @@ class DevicePrioritySampler(Sampler):
             self.numbers.count_draw()
         # Only where all is left out one such is drawn.
         weight = torch.where(self.priority[index] > 0, weight, 0.0)
+        # If all transitions are left out, all weights are 0, and 0 / 0 would be NaN.
         largest = weight.max().clamp_min(1e-300)
         return index, {"priority_weight": (weight / largest).float(), "index": index}
 
@@ -128,7 +133,8 @@ class DevicePrioritySampler(Sampler):
         self.extend(index)
 
     def update_priority(self, index: Tensor, priority: Tensor, **kwargs: object) -> None:
-        value = (priority.reshape(-1).double() + self.eps) ** self.alpha
+        error = priority.reshape(-1).double()
+        value = (error + self.eps) ** self.alpha
         if self._leaves_out:
             value = torch.where(self.priority[index] > 0, value, 0.0)
         self.priority[index] = value
@@ -165,6 +171,7 @@ class DevicePrioritySampler(Sampler):
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
         """Take priorities, or with an `alpha` of 0 only what is left out."""
         found = self.check_state_dict(state_dict)
+        # A state does not say whether it leaves transitions out: a priority of 0 in it must stay 0.
         self._leaves_out = True
         priority = found["priority"]
         largest = found["largest"]

@@ -97,6 +97,7 @@ class _Function:
 
     def __init__(self, agent: Agent, batch: TensorDictBase) -> None:
         self.weights = agent.parameters_to_train
+        # By identity: a tensor that is registered under two names is one input.
         own: dict[int, Tensor] = {id(value): value for value in (*agent.parameters(), *agent.buffers())}
         self._own = list(own.values())
         self._keys: list[NestedKey] = list(batch.keys(True, True))
@@ -107,7 +108,8 @@ class _Function:
 
         def losses(inputs: list[Tensor]) -> list[Tensor]:
             rows = TensorDict(batch_size=size)
-            for key, value in zip(self._keys, inputs[len(self._own) :], strict=True):
+            values = inputs[len(self._own) :]
+            for key, value in zip(self._keys, values, strict=True):
                 rows.set(key, value)
             with torch.enable_grad():
                 found = agent.losses(rows)

@@ -133,7 +133,8 @@ class Graphed(GraphedBody):
                 elif rate != self._rates_there[update][group]:
                     changed.append((update, group, rate))
         # As under a schedule: one copy, which waits for nothing.
-        at_once = self.device.type == "cuda" and len(changed) == self._all_rates.numel()
+        all_changed = len(changed) == self._all_rates.numel()
+        at_once = self.device.type == "cuda" and all_changed
         if at_once:
             rates = torch.tensor(self._wanted_rates, dtype=torch.float32, device="cpu")
             self._all_rates.copy_(rates.pin_memory(), non_blocking=True)

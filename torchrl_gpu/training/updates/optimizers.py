@@ -25,13 +25,15 @@ def set_capturable(optimizer: Optimizer) -> None:
     On CUDA it then reads nothing back, by its setting `capturable`, which a CPU refuses.
     """
     for group in optimizer.param_groups:
+        # Optimizers that count no steps, such as SGD, have no such setting.
         if "capturable" not in group:
             continue
         group["capturable"] = all(weight.device.type == "cuda" for weight in group["params"])
         for weight in group["params"]:
             state = optimizer.state.get(weight, {})
             if "step" in state:
-                state["step"] = state["step"].to(weight.device if group["capturable"] else "cpu")
+                home = weight.device if group["capturable"] else "cpu"
+                state["step"] = state["step"].to(home)
 
 
 def clip_gradients(weights: Iterable[Tensor], max_norm: float, scaler: GradScaler | None = None) -> None:

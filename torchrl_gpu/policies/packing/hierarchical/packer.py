@@ -19,7 +19,7 @@ from torchrl_gpu.policies.exploration import random_legal
 from torchrl_gpu.policies.indices import indices
 from torchrl_gpu.policies.packing.hierarchical.networks import PlacementUNet, StateValue, ViewResNet
 from torchrl_gpu.policies.packing.hierarchical.views import ItemViews, PlacementPlanes, known_rows
-from torchrl_gpu.policies.packing.placements import checked_entries
+from torchrl_gpu.policies.packing.placements import checked_entries, join_batch
 from torchrl_gpu.policies.weights import float32, register_settings
 from torchrl_gpu.system import arguments
 
@@ -161,8 +161,10 @@ class PackerNetworks(nn.Module):
         """
         images = views.flatten(0, 1)
         with _narrow(images):
-            scores = torch.cat([self.manager(part) for part in images.split(_IMAGES)])
-        added = POINT * scores.view(box.shape) + self.box_slope * box
+            parts = [self.manager(part) for part in images.split(_IMAGES)]
+            scores = torch.cat(parts)
+        learned = POINT * scores.view(box.shape)
+        added = learned + self.box_slope * box
         return added - self.waste_slope * waste
 
 
@@ -302,8 +304,7 @@ class HierarchicalPacker(TensorDictModuleBase):
     def _decide(self, tensordict: TensorDictBase, with_values: bool) -> TensorDictBase:
         shape = tensordict.shape
         given = checked_entries("HierarchicalPacker", tensordict, self._forms, self.box.device)
-        lead = len(shape)
-        flat = [each.reshape(-1, *each.shape[lead:]) for each in given]
+        flat = join_batch(given, len(shape))
         heightmap, item_id, item_mask, z_map, legal = flat
         choice = self.pick(heightmap, item_id, item_mask, (z_map, legal))
         row = indices(len(item_id), item_id.device)
@@ -322,7 +323,8 @@ class HierarchicalPacker(TensorDictModuleBase):
             written["action_value"] = values.flatten(1)
         outputs = {}
         for name, value in written.items():
-            outputs[name] = value.view((*shape, *value.shape[1:]))
+            rest = value.shape[1:]
+            outputs[name] = value.view((*shape, *rest))
         return tensordict.update(outputs)
 
     def pick(
@@ -355,6 +357,7 @@ class HierarchicalPacker(TensorDictModuleBase):
         if maps is not None:
             z_map, legal = maps
             maps_of_candidates = (rows_of(z_map, candidates), rows_of(legal, candidates))
+        # An infinite waste would mean that none was computed, and the manager's loss leaves out such rows.
         waste = torch.where(allowed, self.waste(heightmap, item, maps_of_candidates), 0.0)
         scores = self.item_scores(heightmap, item, waste)
         best = torch.where(allowed, scores, -torch.inf).argmax(1)
@@ -408,7 +411,9 @@ class HierarchicalPacker(TensorDictModuleBase):
         features += [utilization[:, 0], count]
         is_visible = (item_id >= 0).float()
         features += [is_visible.mean(1), box.sum(1), volume.sum(1)]
-        features += [10 * volume.amax(1), 10 * volume[:, -1]]
+        largest = 10 * volume.amax(1)
+        last = 10 * volume[:, -1]
+        features += [largest, last]
         return torch.stack(features, 1)
 
     def _choose(self, slot: Tensor, placements: ItemPlacements) -> Decision:
@@ -499,20 +504,23 @@ class HierarchicalPacker(TensorDictModuleBase):
     def _maps(self, heightmap: Tensor, variants: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """z-maps, legal placements and growth of variants (B, J), (B, J, Gx, Gy) each."""
         planes = self.planes
-        z_map, legal = planes.kernels.drop_map(heightmap, variants, planes.catalogue, planes.bin)
+        kernels = planes.kernels
+        z_map, legal = kernels.drop_map(heightmap, variants, planes.catalogue, planes.bin)
         z_map = z_map[:, :, 0]
         legal = legal[:, :, 0]
         return z_map, legal, planes.growth(heightmap, variants, z_map)
 
     def _near(self, growth: Tensor, legal: Tensor) -> Tensor:
         """Whether a placement is legal and within the margin."""
-        least = torch.where(legal, growth, torch.inf).amin((1, 2, 3), keepdim=True)
+        legal_growth = torch.where(legal, growth, torch.inf)
+        least = legal_growth.amin((1, 2, 3), keepdim=True)
         return legal & (growth <= least + self.margin)
 
     def _explore(self, best: Tensor, allowed: Tensor, epsilon: Tensor) -> Tensor:
         if exploration_type() is not ExplorationType.RANDOM:
             return best
-        explore = torch.rand(best.shape, device=best.device, dtype=torch.float32) < epsilon
+        draw = torch.rand(best.shape, device=best.device, dtype=torch.float32)
+        explore = draw < epsilon
         drawn = random_legal(allowed)
         return torch.where(explore, drawn, best)
 
@@ -520,4 +528,5 @@ class HierarchicalPacker(TensorDictModuleBase):
 def rows_of(value: Tensor, index: Tensor) -> Tensor:
     """Select elements `index` (B, J) of `value` (B, O, …) along its second axis."""
     wide = index[(..., *[None] * (value.ndim - 2))]
-    return value.gather(1, wide.expand(-1, -1, *value.shape[2:]))
+    rest = value.shape[2:]
+    return value.gather(1, wide.expand(-1, -1, *rest))

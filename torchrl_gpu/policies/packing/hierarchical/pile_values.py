@@ -17,7 +17,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.indices import indices
 from torchrl_gpu.policies.packing.hierarchical.packer import WASTE_WEIGHT, rows_of
 from torchrl_gpu.policies.packing.hierarchical.views import PlacementPlanes
-from torchrl_gpu.policies.packing.placements import checked_entries, placed_at
+from torchrl_gpu.policies.packing.placements import checked_entries, join_batch, placed_at
 from torchrl_gpu.policies.weights import named_weights, register_settings
 from torchrl_gpu.system import arguments
 
@@ -94,8 +94,10 @@ class PileValues(nn.Module):
             y = min(side, grid_y)
             high = _highest(heights, x, y)
             # Beyond the walls no cube may stand.
-            around = (y - 1, y - 1, x - 1, x - 1)
-            outside = pad(high, around, value=torch.inf)
+            beyond_x = x - 1
+            beyond_y = y - 1
+            outside = pad(high, (beyond_y, beyond_y, beyond_x, beyond_x), value=torch.inf)
+            # A maximum under each cube, then a minimum over the cubes above a place: in image processing, a closing.
             reached = -_highest(-outside, x, y)
             rest.append(high.mean((1, 2)))
             pits.append((reached - heights).mean((1, 2)))
@@ -110,7 +112,9 @@ class PileValues(nn.Module):
         deviation = none if flat.shape[1] == 1 else flat.std(1)
         cubes = heights.pow(3).mean((1, 2))
         shape = [step_x + step_y, deviation, cubes]
-        return torch.stack([*rest, *pits, *shape, growth, base], 1)
+        # In the order of `NAMES`.
+        numbers = [*rest, *pits, *shape, growth, base]
+        return torch.stack(numbers, 1)
 
 
 def _highest(heights: Tensor, x: int, y: int) -> Tensor:
@@ -164,9 +168,9 @@ class PileValuePacker(TensorDictModuleBase):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         shape = tensordict.shape
         given = checked_entries("PileValuePacker", tensordict, self._forms, self.box.device)
-        lead = len(shape)
-        flat = [each.reshape(-1, *each.shape[lead:]) for each in given]
+        flat = join_batch(given, len(shape))
         heightmap, item_id, z_map, legal = flat
+        # An id that is no row of the catalogue, such as that of an empty slot, fits nowhere.
         row = item_id.clamp(0, len(self.box) - 1)
         fits = legal.flatten(2).any(2) & (item_id == row)
         box = torch.where(fits, self.box[row], -1.0)

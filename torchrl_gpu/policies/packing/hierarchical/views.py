@@ -73,7 +73,8 @@ class PlacementPlanes(nn.Module):
         around = (0, gy - v, 0, gx - u)
         for plane, outside in zip(of_item, self._outside, strict=True):
             shapes.append(pad(plane, around, value=outside))
-        return torch.cat([planes, wasted[:, :, None], torch.stack(shapes, 2)], 2)
+        shape_planes = torch.stack(shapes, 2)
+        return torch.cat([planes, wasted[:, :, None], shape_planes], 2)
 
 
 class ItemViews(nn.Module):
@@ -122,6 +123,7 @@ def _shapes(catalogue: Catalogue, env: PackingEnv) -> tuple[Tensor, list[float]]
     # Cells without material have their bottom at infinity, which no network may see.
     bottom = torch.where(bottom.isinf(), env.bin.size[2], bottom)
     height = env.bin.size[2]
+    # Upside down, so that the highest cell of a place is where the underside reaches lowest.
     planes = [top / height, -bottom / height]
     outside = [float(plane.min()) if plane.numel() else 0.0 for plane in planes]
     pooled = []

@@ -129,7 +129,10 @@ def _uncovered_option(env: PackingEnv) -> str:
     }
     for name, is_covered in covered.items():
         if not is_covered:
-            value = repr(getattr(env, name)) if name != "items" else type(env.item_sequences).__name__
+            if name == "items":
+                value = type(env.item_sequences).__name__
+            else:
+                value = repr(getattr(env, name))
             return f"whole rollouts do not cover {name} {value}"
     return ""
 

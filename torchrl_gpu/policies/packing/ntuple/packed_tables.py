@@ -32,7 +32,8 @@ def pack_tables(module: nn.Module, state: Mapping[str, object]) -> dict[str, obj
     """
     packed = dict(state)
     for prefix, plan in _plans_of(module):
-        small = _pack(plan, [state.get(prefix + name) for name in _NUMBERS])
+        numbers = [state.get(prefix + name) for name in _NUMBERS]
+        small = _pack(plan, numbers)
         if small is not None:
             packed |= {prefix + name: value for name, value in small.items()}
     return packed
@@ -85,6 +86,7 @@ def _pack(plan: PatchPlan, numbers: list[object]) -> dict[str, Tensor] | None:
         return None
     images = images_of(plan, learned)
     # The first entry that no image of a learned one reaches has the weight of all others.
+    # If there is none it is any entry, as nothing takes its weight then.
     untouched = torch.ones_like(weight, dtype=torch.uint8)
     for each in images:
         untouched[each] = 0
@@ -92,7 +94,9 @@ def _pack(plan: PatchPlan, numbers: list[object]) -> dict[str, Tensor] | None:
     other = weight[untouched.argmax()[None]]
     found = weight[learned]
     restored = spread(plan, images, found, other)
-    if not torch.equal(restored.view(torch.int32), weight.view(torch.int32)):
+    # As integers, since −0 equals 0 as a float and has other bits.
+    restored_bits = restored.view(torch.int32)
+    if not torch.equal(restored_bits, weight.view(torch.int32)):
         return None
     return {"learned": learned.int(), "other": other, "weight": found, "drift": drift[learned], "path": path[learned]}
 
@@ -144,7 +148,9 @@ def images_of(plan: PatchPlan, entries: Tensor) -> list[Tensor]:
     `entries` are int64 and rise.
     """
     offsets = [each.offset for each in plan.tables]
-    edges = torch.tensor([*offsets, plan.entries], device=entries.device, dtype=torch.int64)
+    ends = [*offsets, plan.entries]
+    edges = torch.tensor(ends, device=entries.device, dtype=torch.int64)
+    # Entries rise, so that those of a table are a slice of them; all slices are read back at once.
     bounds = torch.searchsorted(entries, edges).tolist()
     images = []
     for table, offset in enumerate(offsets):

@@ -83,7 +83,8 @@ class RefinedTables(PatchTables):
         highest = self.plan.levels - low
         # Half a level above each, so that rounding does not matter, metres.
         lowest = highest - LEVELS + 1
-        self._levels = [(level + 0.5) * cell for level in range(lowest, highest + 1)]
+        counted_levels = range(lowest, highest + 1)
+        self._levels = [(level + 0.5) * cell for level in counted_levels]
         lengths = range(low, high + 1)
         sides_of_bases = itertools.product(lengths, lengths)
         bases = np.array([(x, y, low) for x, y in sides_of_bases], np.int64)
@@ -145,7 +146,8 @@ class RefinedTables(PatchTables):
         some = (count > 0).float()
         few = count.clamp_max(_MANY) / _MANY
         many = count.log1p() / 4
-        seen = [some, few, many, mean, value[:, None].clamp(-1, 1)]
+        by_tables = value[:, None].clamp(-1, 1)
+        seen = [some, few, many, mean, by_tables]
         correction = self.network(torch.cat(seen, 1))[:, 0]
         return value + _SCALE * correction
 
@@ -160,6 +162,7 @@ class RefinedTables(PatchTables):
         base = indices(self._boxes.num_items, levels.device)
         found = []
         for part in levels.split(_AT_ONCE):
+            # The constructor has checked that levels are as high as cells are long.
             heights = part * self.bin.cell[0]
             bases = base.expand(part.shape[0], -1)
             z, legal = self._kernels.drop_map(heights, bases, self._boxes, self.bin)

@@ -105,10 +105,13 @@ def sweep_by_steps(levels: Tensor, reward: Tensor, done: Tensor, *, lam: float, 
         squares.append(torch.where(counts, error.square(), 0.0).mean())
         if t == 0:
             break
-        # One look-up for both bins, of which the earlier one is learned next.
+        # One look-up for both bins, of which the earlier one is learned next, and the later one has just moved.
         both = torch.cat([bins[t], bins[t - 1]])
         value, before = values(both).split(rows)
-        known = goal if t < last else torch.where(ends[t], goal, value)
+        known = goal
+        # What follows the last step is known only of episodes that ended: of others the value stands in for it.
+        if t == last:
+            known = torch.where(ends[t], goal, value)
         mixed = torch.lerp(value, known, lam)
         ends_before = ends[t - 1]
         goal = torch.where(ends_before, 0.0, rewards[t] + mixed)
@@ -167,7 +170,8 @@ def _fault_of(seed: int, rows: int, steps: int, lam: float) -> str:
     # Few cells and levels, so that bins share entries and many are walls.
     levels = torch.randint(0, 5, (rows, steps, 5, 6), generator=draw, dtype=torch.uint8, device="cpu")
     reward = torch.rand(rows, steps, generator=draw, dtype=torch.float32, device="cpu")
-    done = torch.rand(rows, steps, generator=draw, dtype=torch.float32, device="cpu") < 0.3
+    chance = torch.rand(rows, steps, generator=draw, dtype=torch.float32, device="cpu")
+    done = chance < 0.3
     drawn = torch.rand(plan.entries, generator=draw, dtype=torch.float32, device="cpu")
     weight = drawn[plan.first_images]
     whole = Tables(weight, torch.zeros_like(weight), torch.zeros_like(weight))

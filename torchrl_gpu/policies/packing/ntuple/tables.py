@@ -100,6 +100,7 @@ class PatchTables(nn.Module):
         )
         gain = sizes[..., 3] / self.bin.volume
         values = after + gain[..., None, None]
+        # Illegal placements come as −∞, which can be neither drawn from nor averaged.
         return values.clamp_min(NEVER).reshape(*batch, -1)
 
     def levels_of(self, heightmap: Tensor) -> Tensor:
@@ -140,8 +141,10 @@ class PatchTables(nn.Module):
     def _zeros(self) -> Tensor:
         """Scratch of learning, (E, 2) int64, zeros before and after."""
         if self._scratch is None or self._scratch.device != self.weight.device:
-            self._scratch = self.weight.new_zeros(len(self.weight), 2, dtype=torch.int64)
+            entries = len(self.weight)
+            self._scratch = self.weight.new_zeros(entries, 2, dtype=torch.int64)
         return self._scratch
 
     def __getstate__(self) -> dict[str, object]:
+        # Zeros between calls, which are larger than the tables themselves: a copy makes its own.
         return {**super().__getstate__(), "_scratch": None}

@@ -235,8 +235,8 @@ def _orientations(
         cells = [middle, *(each for each in cells if each != middle)]
     others = levels + 1 if clip is None else 2 * clip + 1
     # The digit of the last cell counts in ones.
-    last = len(cells) - 1
-    place = [others ** (last - i) for i in range(len(cells))]
+    exponents = reversed(range(len(cells)))
+    place = [others**exponent for exponent in exponents]
     images = []
     for flip_x, flip_y, turned in itertools.product((False, True), repeat=3):
         if turned and rows != columns:
@@ -247,7 +247,8 @@ def _orientations(
             factors = [place[cells.index(each)] for each in moved]
             images.append(tuple(factors))
     weights = tuple(dict.fromkeys(images))
-    found = [OrientedShape(rows, columns, tuple(cells), clip, table, offset, weights)]
+    shape = OrientedShape(rows, columns, tuple(cells), clip, table, offset, weights)
+    found = [shape]
     if rows != columns:
         turned_cells = tuple((y, x) for x, y in cells)
         found.append(OrientedShape(columns, rows, turned_cells, clip, table, offset, weights))
@@ -312,12 +313,14 @@ def value_placements(
     device = heights.device
     step = whole(where, "step", step, 1)
     pool = whole(where, "pool", pool, 1)
-    grid = [-(-cells * pool // step) for cells in heights.shape[1:]]
+    sides = heights.shape[1:]
+    grid = [-(-cells * pool // step) for cells in sides]
     variants = 1
     if isinstance(extent, Tensor) and extent.ndim == 3:
         variants = extent.shape[1]
     shape = (rows, variants, *grid)
-    extent = tensor(where, "extent", extent, torch.int64, (rows, variants, 2), device, cast=True)
+    extent_shape = (rows, variants, 2)
+    extent = tensor(where, "extent", extent, torch.int64, extent_shape, device, cast=True)
     extent = extent.contiguous()
     top = tensor(where, "top", top, torch.uint8, shape, device).contiguous()
     legal = tensor(where, "legal", legal, torch.bool, shape, device).contiguous()
@@ -378,12 +381,15 @@ def learn_bins(
     where = "learn_bins"
     heights = _heights(where, heights, plan)
     device = heights.device
-    error = tensor(where, "error", error, torch.float32, (len(heights),), device)
-    counts = tensor(where, "counts", counts, torch.bool, (len(heights),), device).contiguous()
+    one_per_bin = (len(heights),)
+    error = tensor(where, "error", error, torch.float32, one_per_bin, device)
+    counts = tensor(where, "counts", counts, torch.bool, one_per_bin, device).contiguous()
     counts = counts & error.isfinite()
     check_tables(where, heights, tables, plan, scratch)
+    # NaN has no whole number: a bin whose error is none does not count, but its error is converted with the others.
     clipped = error.double().nan_to_num(0.0).clamp(-_LARGEST, _LARGEST)
     units = (clipped * _ONE).round().long()
+    # The value of a bin is a sum over its patches, each of which takes away its part of the error.
     rate = rate / plan.patches(heights.shape[1:])
     if not native.runs_on(heights):
         kernels = in_triton(TRITON_TABLES, device)
@@ -401,9 +407,11 @@ def learn_bins(
 def check_tables(where: str, heights: Tensor, tables: Tables, plan: PatchPlan, scratch: Tensor) -> None:
     """Raise ValueError unless tables and scratch are those of a plan that fits bins."""
     _heights(where, heights, plan)
+    device = heights.device
+    entries = plan.entries
     for name, each in zip(Tables._fields, tables, strict=True):
-        tensor(where, name, each, torch.float32, (plan.entries,), heights.device, contiguous=True)
-    tensor(where, "scratch", scratch, torch.int64, (plan.entries, 2), heights.device, contiguous=True)
+        tensor(where, name, each, torch.float32, (entries,), device, contiguous=True)
+    tensor(where, "scratch", scratch, torch.int64, (entries, 2), device, contiguous=True)
 
 
 def sweep_in_cpp(
@@ -435,8 +443,9 @@ def sweep_in_cpp(
     where = "sweep_in_cpp"
     rows, steps = reward.shape
     flat = _heights(where, levels.flatten(0, 1), plan)
-    reward = tensor(where, "reward", reward, torch.float32, (rows, steps), _CPU).contiguous()
-    done = tensor(where, "done", done, torch.bool, (rows, steps), _CPU).contiguous()
+    shape = (rows, steps)
+    reward = tensor(where, "reward", reward, torch.float32, shape, _CPU).contiguous()
+    done = tensor(where, "done", done, torch.bool, shape, _CPU).contiguous()
     for name, each in zip(Tables._fields, tables, strict=True):
         tensor(where, name, each, torch.float32, (plan.entries,), _CPU, contiguous=True)
     number = rows * steps
@@ -460,7 +469,8 @@ def _heights(where: str, heights: Tensor, plan: PatchPlan) -> Tensor:
     if not isinstance(heights, Tensor) or heights.ndim != 3:
         raise ValueError(f"{where}: heights must be uint8 of shape (N, X, Y), not {shown(heights)}")
     plan.check_fits(heights.shape[1:])
-    checked = tensor(where, "heights", heights, torch.uint8, tuple(heights.shape), heights.device)
+    shape = tuple(heights.shape)
+    checked = tensor(where, "heights", heights, torch.uint8, shape, heights.device)
     return checked.contiguous()
 
 
@@ -499,9 +509,10 @@ def framed(heights: Tensor, plan: PatchPlan) -> Tensor:
 
 def entries_of(bins: Tensor, plan: PatchPlan) -> Tensor:
     """Weight index of each patch of framed bins, (N, patches) int64."""
+    framed_x, framed_y = bins.shape[1:]
+    size = (framed_x - 2, framed_y - 2)
     found = []
     for each in plan.oriented:
-        size = (bins.shape[1] - 2, bins.shape[2] - 2)
         rows, columns = plan.sides(each, size)
         cells = []
         for x, y in each.cells:
@@ -546,8 +557,9 @@ def by_torch(
         # Whether it covers each cell of the frame and the bin, (N, V, G, cells + 2).
         after_begin = at >= begin[..., None]
         inside.append(after_begin & (at <= end[..., None]))
+        # Whatever the mask says, an empty slot has no box, and a box that is longer than the bin has no place.
         fits = (size > 0) & (first >= 0)
-        fits = fits[..., :, None] if axis == 0 else fits[..., None, :]
+        fits = fits.unsqueeze(-1 if axis == 0 else -2)
         there = there & fits
     covers_x, covers_y = inside
     in_x = covers_x[:, :, :, None, :, None]
@@ -585,6 +597,7 @@ def _learn_bins(heights: Tensor, units: Tensor, counts: Tensor, tables: Tables, 
     step = rate * coherence.double() * mean.double()
     # Steps are computed in float64 and rounded once, as C++ and Triton do.
     moved = tables.weight + step.float()
+    # Only the first of equal entries has moved: the others take its weight.
     tables.weight.copy_(moved[first])
 
 
@@ -638,7 +651,8 @@ class PatchArguments(Structure):
         """
         patches = _patches(plan)
         counts = (len(patches), len(plan.shapes))
-        sizes = (*counts, *heights.shape[1:], plan.levels, kernel_threads())
+        cells = heights.shape[1:]
+        sizes = (*counts, *cells, plan.levels, kernel_threads())
         described = cls(*sizes, addressof(patches), weight.data_ptr())
         # C++ has their addresses alone: they must live as long as the description.
         described.held = (patches, heights, weight)

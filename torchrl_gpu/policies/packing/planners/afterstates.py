@@ -65,7 +65,9 @@ class Afterstates:
         z_map, legal = self.kernels.maps(
             Pile(heightmap), item, self.catalogue, self.bin, fallback=self._fallback, each_alone=not side_by_side
         )
-        values = self.tables(heightmap, self._sizes[item.clamp_min(0)], z_map, legal)
+        # An item of −1 reads the size of another, and has no legal placement.
+        sizes = self._sizes[item.clamp_min(0)]
+        values = self.tables(heightmap, sizes, z_map, legal)
         return values.view(*item.shape, -1), z_map.flatten(2)
 
     def after(self, heightmap: Tensor, item: Tensor, action: Tensor, z: Tensor) -> Tensor:

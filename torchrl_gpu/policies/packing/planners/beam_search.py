@@ -15,6 +15,7 @@ from torch import Tensor
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.policies.indices import indices
 from torchrl_gpu.policies.packing.ntuple.tables import NEVER, PatchTables
+from torchrl_gpu.policies.packing.placements import join_batch
 from torchrl_gpu.policies.packing.planners.afterstates import Afterstates
 from torchrl_gpu.policies.weights import register_settings
 from torchrl_gpu.system import arguments
@@ -64,6 +65,7 @@ class _BeamSearch(TensorDictModuleBase):
         self.out_keys = ["action"]
         self.numbers: Tensor
         self.item_numbers: Tensor
+        # Always the same numbers, as a search decides alike whenever it is made.
         generator = torch.Generator().manual_seed(1)
         size = (env.catalogue.num_items + 1,)
         item_numbers = torch.randint(2**62, size, generator=generator, dtype=torch.int64, device="cpu")
@@ -73,15 +75,15 @@ class _BeamSearch(TensorDictModuleBase):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         shown = [tensordict.get(key) for key in self.in_keys]
         rows = shown[0].shape[:-2]
-        lead = len(rows)
-        flat = [each.reshape(-1, *each.shape[lead:]) for each in shown]
+        flat = join_batch(shown, len(rows))
         heightmap = flat[0]
         items = torch.cat(flat[1:], 1)
         visible = flat[1].shape[1]
         per_bin = self.beam * visible * self.afterstates.num_actions
         size = max(1, _MOST_VALUES // per_bin)
+        parts = zip(heightmap.split(size), items.split(size), strict=True)
         actions = []
-        for bins, known in zip(heightmap.split(size), items.split(size), strict=True):
+        for bins, known in parts:
             actions.append(self._search(bins, known))
         return tensordict.set("action", torch.cat(actions).view(rows))
 
@@ -109,7 +111,8 @@ class _BeamSearch(TensorDictModuleBase):
         placed = torch.where(lines.ended[..., None], -1, lines.left)  # (N, W, K)
         # (N·W, K, A) each.
         bins = lines.heightmap.flatten(0, 1)
-        values, z = self.afterstates.values(bins, placed.flatten(0, 1), side_by_side=True)
+        items_of_bins = placed.flatten(0, 1)
+        values, z = self.afterstates.values(bins, items_of_bins, side_by_side=True)
         values = values.view(rows, width, number)
         legal = values > NEVER / 2
         gain = self.afterstates.gain(placed).repeat_interleave(per_item, 2)
@@ -124,7 +127,8 @@ class _BeamSearch(TensorDictModuleBase):
 
         # What each of the best ones is: the line that it continues, and the item and action that it adds.
         ended = (at >= width * number) | (best < NEVER / 2)
-        line = torch.where(ended, at - width * number, at // number)
+        ended_line = at - width * number
+        line = torch.where(ended, ended_line, at // number)
         line = line.clamp_min(0)
         action = at % number
         row = indices(rows, device)[:, None]
@@ -139,7 +143,8 @@ class _BeamSearch(TensorDictModuleBase):
         before = lines.heightmap.flatten(0, 1)[own]
         place = (action % per_item).flatten()
         after = self.afterstates.after(before, item.flatten(), place, base.flatten())
-        after = after.view(*at.shape, *lines.heightmap.shape[2:])
+        cells = lines.heightmap.shape[2:]
+        after = after.view(*at.shape, *cells)
         first = lines.first.gather(1, line)
         own_first = torch.where(ended, 0, action)
         first = torch.where(first < 0, own_first, first)
@@ -231,7 +236,8 @@ class VisibleSearch(_BeamSearch):
         super().__init__(env, tables, depth, beam, ["item_id"])
 
     def _lines(self, lines: Lines) -> Lines:
-        counts = torch.ones(len(lines.gain), dtype=torch.bool, device=lines.gain.device)
+        rows = len(lines.gain)
+        counts = torch.ones(rows, dtype=torch.bool, device=lines.gain.device)
         for _ in range(self.depth):
             lines = self._grow(lines, counts)
         return lines
@@ -245,7 +251,8 @@ def _hash_numbers(env: PackingEnv) -> Tensor:
     """
     cells = env.bin.cells
     levels = round(env.bin.size[2] / env.bin.tolerance)
-    most = 2**52 // (levels * cells[0] * cells[1])
+    full_bin = levels * cells[0] * cells[1]
+    most = 2**52 // full_bin
     generator = torch.Generator().manual_seed(0)
     numbers = torch.randint(1, most, cells, generator=generator, dtype=torch.int64, device="cpu")
     numbers = numbers.double()
@@ -256,4 +263,5 @@ def _hash_numbers(env: PackingEnv) -> Tensor:
         is_square = cells[0] == cells[1] and env.bin.cell[0] == env.bin.cell[1]
         if is_square and env.orientations in _TURNED:
             images += [each.T for each in images]
-    return torch.stack([each.flatten() for each in images], 1).to(env.device)
+    columns = [each.flatten() for each in images]
+    return torch.stack(columns, 1).to(env.device)

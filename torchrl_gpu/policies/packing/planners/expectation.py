@@ -16,6 +16,7 @@ from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items import RandomBoxes
 from torchrl_gpu.policies.indices import indices
 from torchrl_gpu.policies.packing.ntuple.tables import NEVER, PatchTables
+from torchrl_gpu.policies.packing.placements import join_batch
 from torchrl_gpu.policies.packing.planners.afterstates import Afterstates
 from torchrl_gpu.policies.packing.planners.next_items import NextItems, cut_as, layer_cells_of, sequences_cut
 from torchrl_gpu.system import arguments
@@ -115,8 +116,7 @@ class ExpectedPlacement(TensorDictModuleBase):
     def forward(self, tensordict: TensorDictBase) -> TensorDictBase:
         shown = [tensordict.get(key) for key in self.in_keys]
         rows = shown[0].shape[:-2]
-        lead = len(rows)
-        flat = [each.reshape(-1, *each.shape[lead:]) for each in shown]
+        flat = join_batch(shown, len(rows))
         # Rows of one placement: its futures, or the items of the catalogue.
         lines = max((len(each) for each in self.draws), default=self.num_items)
         per_row = self.candidates * lines * self.afterstates.num_actions
@@ -135,7 +135,8 @@ class ExpectedPlacement(TensorDictModuleBase):
         z = z_map.flatten(1).gather(1, action)
         item = item_id.expand_as(action)
         before = heightmap.repeat_interleave(self.candidates, 0)
-        after = self.afterstates.after(before, item.flatten(), action.flatten(), z.flatten())  # (N·M, X, Y)
+        placed = (item.flatten(), action.flatten(), z.flatten())
+        after = self.afterstates.after(before, *placed)  # (N·M, X, Y)
         if self.draws:
             after = after.unflatten(0, action.shape)
             score = self._halve(after, is_legal, item_id[:, 0], *known)
@@ -162,7 +163,8 @@ class ExpectedPlacement(TensorDictModuleBase):
         if self.sequence_shares is None:
             return shares_among(known, number)
         item = item.clamp_min(0)
-        fill = fill_of(known[:, 0] + self.afterstates.gain(item))
+        filled = known[:, 0] + self.afterstates.gain(item)
+        fill = fill_of(filled)
         return self.sequence_shares[fill, item]
 
     def values_ahead(self, heightmap: Tensor, shares: Tensor) -> Tensor:
@@ -210,7 +212,7 @@ class ExpectedPlacement(TensorDictModuleBase):
         """
         rows = len(item)
         futures = len(draws)
-        # Probabilities are summed with rounding: the last item may be drawn with a number beyond the sum.
+        # A bin without an item draws as if it had the first one, and `_halve` drops its futures.
         item = item.clamp_min(0).repeat_interleave(futures)
         known = known if known is None else known.repeat_interleave(futures, 0)
         drawn = []
@@ -218,6 +220,7 @@ class ExpectedPlacement(TensorDictModuleBase):
             until = self.shares_after(item, known).cumsum(1)
             wanted = draw.repeat(rows).view(len(until), -1)
             found = torch.searchsorted(until, wanted)
+            # Probabilities are summed with rounding, so that a number next to 1 may lie beyond the sum of all.
             following = found.flatten().clamp_max(self.num_items - 1)
             known = self._with(known, item)
             item = following
@@ -335,7 +338,8 @@ def shares_of_next(env: PackingEnv, sequences: int) -> Tensor:
     """
     number = env.catalogue.num_items
     device = env.catalogue.volume.device
-    counts = torch.zeros(_FILLS * number * number, dtype=torch.float64, device=device)
+    num_counts = _FILLS * number * number
+    counts = torch.zeros(num_counts, dtype=torch.float64, device=device)
     for first in range(0, sequences, _AT_ONCE):
         row = sequences_cut(env, SEED, first, min(_AT_ONCE, sequences - first))
         is_item = row >= 0
@@ -349,6 +353,7 @@ def shares_of_next(env: PackingEnv, sequences: int) -> Tensor:
         both = is_item[:, :-1] & is_item[:, 1:]
         counts.index_add_(0, pairs.flatten(), both.double().flatten())
     counts = counts.view(_FILLS, number, number)
+    # A part of the bin in which no pair was seen would give 0 / 0; with this all next items are equally likely there.
     of_any = counts.sum(1, keepdim=True) + 1e-9
     counts = counts + _PRIOR * of_any / of_any.sum(2, keepdim=True)
     return (counts / counts.sum(2, keepdim=True)).float()

@@ -110,7 +110,8 @@ class NextItems(nn.Module):
         age = indices(self.ages - 1, packed.device)
         # Places of the last items, the latest first.
         at = number - 1 - age
-        last = packed.gather(1, at.clamp(0, packed.shape[1] - 1))
+        inside = at.clamp(0, packed.shape[1] - 1)
+        last = packed.gather(1, inside)
         last = torch.where(at >= 0, last, 0)
         here = (item_id + 1).clamp(0, self.num_items)[:, None]
         ages = indices(self.ages, packed.device)
@@ -218,7 +219,8 @@ class NextItems(nn.Module):
         # Whatever torch's defaults are.
         with torch.device("cpu"):
             network = cls(number, ages, width, cells).float()
-        network.load_state_dict({name: each.float() for name, each in held.items()})
+        weights = {name: each.float() for name, each in held.items()}
+        network.load_state_dict(weights)
         return network.eval()
 
 
@@ -236,9 +238,11 @@ def _sums_of(env: PackingEnv) -> Tensor:
     catalogue = env.catalogue
     bin_ = env.bin
     floor = bin_.cells[0] * bin_.cells[1]
-    base = catalogue.extent[:, 0].prod(1).float() / (2 * floor)
+    cells = catalogue.extent[:, 0].prod(1)
+    base = cells.float() / (2 * floor)
     volume = catalogue.volume / bin_.volume
-    height = catalogue.height[:, 0] / (8 * bin_.size[2])
+    bin_height = bin_.size[2]
+    height = catalogue.height[:, 0] / (8 * bin_height)
     number = torch.full_like(volume, 1 / 16)
     return torch.stack([number, volume, base, height], 1).float()
 
@@ -273,7 +277,8 @@ def sequences_cut(env: PackingEnv, seed: int, first: int, number: int) -> Tensor
     """
     cut = cut_as(env)
     assert cut is not None
-    which = torch.arange(first, first + number, device=env.device, dtype=torch.int64)
+    end = first + number
+    which = torch.arange(first, end, device=env.device, dtype=torch.int64)
     key = cut.begin(seed, which, torch.zeros_like(which))
     if seed != SUITE_SEED:
         suite = indices(SUITE_EPISODES, env.device)
