@@ -86,7 +86,6 @@ class Simple3DCNN(_PatchEncoder):
 
     Kernels are (3, 4, 4), (2, 2, 2) and (1, 2, 2), strides the same in space and 1 in time, channels 16, 32 and 32. The
     mean over the remaining frames goes through a linear layer, LayerNorm and tanh.
-    linear layer, LayerNorm and tanh follow.
 
     H and W are multiples of 16; arguments as in `VideoEncoder`.
     """

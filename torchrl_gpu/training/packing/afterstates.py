@@ -113,7 +113,6 @@ class AfterstateLearning(EnvRun):
     num_envs_on_cuda = 1024
 
     policy: PackingPolicy
-    # Of several processes that share the learning out.
 
     def __init__(
         self,

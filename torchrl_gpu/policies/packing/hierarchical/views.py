@@ -163,10 +163,10 @@ def _principal_views(env: PackingEnv, cells: int) -> Tensor:
     """
     catalogue = env.catalogue
     faces = _faces(env)
+    # Orientations that do not show six faces: the item is built again with all turns about the axes.
     if len(faces) != 6:
         catalogue, _ = env.items.build(env.bin, "axis", 1, 1)
         catalogue = catalogue.to(env.device)
-        # Orientations that do not show six faces: the item is built again with all turns about the axes.
         faces = [view % catalogue.num_orientations for view in range(6)]
     item = indices(catalogue.num_items, env.device)[:, None]
     faces_up = torch.tensor(faces, device=env.device, dtype=torch.int64)
@@ -182,8 +182,7 @@ def _principal_views(env: PackingEnv, cells: int) -> Tensor:
 def _faces(env: PackingEnv) -> list[int]:
     """First orientations of an environment that turn another face straight up."""
     turns = orientation_set(env.orientations, boxes=env.catalogue.flat)
-    # Adding 0 makes 0 of −0.
-    # The third row of a rotation says what points straight up afterwards.
+    # The third row of a rotation says what points straight up afterwards. Adding 0 makes 0 of −0.
     up = turns[:, 2].round(6) + 0.0
     first: dict[tuple[float, ...], int] = {}
     for orientation, face in enumerate(up.tolist()):

@@ -102,7 +102,7 @@ class GreedyRollouts:
             _play(env, policy.tables, state, rollout, steps)
         else:
             kernels = in_triton(TRITON_ROLLOUTS, env.device)
-            assert kernels is not None, "`takes` has asked for them"
+            assert kernels is not None, "`problem` has asked for them"
             rollout = kernels.play(env, policy.tables, state, steps)
         # What the environment shows, with the outputs of the policy at the last step, as single steps leave it.
         shown = current.copy()
