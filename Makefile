@@ -2,12 +2,12 @@
 # make test   the same environment with the development tools, and the tests
 # make test-fast   the tests without those that train, compile or start processes; two minutes
 # make pretend   what a GPU would run, on tensors that say cuda:0 and lie on the CPU; five minutes
-# make kernels  what a GPU would run: compiled for every chip, compared with the reference, every access checked
+# make kernels  what a GPU would run: compiled for three chips, compared with the reference, every access checked
 # make lint   ruff, mypy, and the lint of how the code reads
 # make docs   the documentation site in build/site; a warning is an error
 # make asan   the C++ kernels under AddressSanitizer and UBSan: the tests of what they refuse and survive
-# make soak   the same with all tests of the kernels, and fifty times the examples of the fuzz test; and shipped runs killed
-#             at a hundred random moments, each resumed to the same bits; hours
+# make soak   the same with all tests of the kernels, for every chip, and fifty times the examples of the fuzz test; and
+#             shipped runs killed at a hundred random moments, each resumed to the same bits; hours
 # make lowest an environment of its own with the lowest versions that pyproject.toml allows: every shipped config takes a
 #             few steps in it, and the fast tests pass
 # make next   an environment of its own with the newest versions, pre-releases too: the fast tests, whose failures are
@@ -28,6 +28,8 @@ SLOW_TESTS := benchmarks callbacks checkpoints cli docs evaluation examples nati
 FAST_ARGS = -q -n auto --dist loadfile $(addprefix --ignore=tests/,$(SLOW_TESTS))
 PRETEND_ARGS := -n 2
 KERNEL_TESTS := tests/envs/packing/kernels
+# The oldest chip, which has the least shared memory, Hopper, and the newest. make soak compiles for every chip.
+CHIPS := 75 90 120
 ASAN_TESTS := tests/native/test_operators.py tests/envs/marine/test_compiled.py $(KERNEL_TESTS)/test_fuzz.py $(KERNEL_TESTS)/test_validation.py \
 	$(addprefix tests/policies/packing/ntuple/test_,values.py greedy_rollouts.py sweeps.py)
 SOAK_TESTS := $(ASAN_TESTS) $(KERNEL_TESTS)/test_compiled.py $(KERNEL_TESTS)/test_transition.py
@@ -98,7 +100,7 @@ pretend: install-dev
 
 # No GPU is needed: Triton brings NVIDIA's assembler, and interprets; whether it does is decided at import.
 kernels: install-dev
-	$(BIN)/python -m benchmarks.gpu.ahead
+	$(BIN)/python -m benchmarks.gpu.ahead --capabilities $(CHIPS)
 	TRITON_INTERPRET=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m 'not gpu and not soak' \
 		$(PYTEST_ARGS:loadfile=load) $(KERNEL_TESTS)/test_access_checker.py \
 		$(addprefix $(KERNEL_TESTS)/test_triton_,accesses.py afterstates.py cuts.py draws.py parity.py rollouts.py tables.py transition.py) \
@@ -109,6 +111,7 @@ asan: install-dev
 	$(BIN)/python tests/native/sanitized.py -q $(ASAN_TESTS) -k "not eager and not reference"
 
 soak: install-dev
+	$(BIN)/python -m benchmarks.gpu.ahead
 	OMP_NUM_THREADS=1 TORCHRL_GPU_KILLS=$(KILLS) $(BIN)/python -m pytest -q -m soak
 	TORCHRL_GPU_ALL_FORMS=1 $(BIN)/python -m pytest -q $(KERNEL_TESTS)/test_triton_launches.py -k every_kernel
 	TORCHRL_GPU_OTHER_CHIPS=1 $(BIN)/python -m pytest -q $(KERNEL_TESTS)/test_triton_launches.py -k every_kernel
