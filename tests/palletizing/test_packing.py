@@ -251,8 +251,9 @@ def test_the_command_writes_plans_in_the_unit_of_the_list(tmp_path: Path, capsys
     assert [row["line"] for row in plan] == ["2", "2", "3", "5", "4"]
     assert [row["left out"] != "" for row in plan] == [False] * 3 + [True] * 2
     assert {plan[0][f"{side}_cm"] for side in ("length", "width", "height")} == {"40", "30", "20"}
-    # Two boxes of 40 × 30 cm stand in the middle of the pallet.
-    assert [plan[1][f"{axis}_cm"] for axis in "xyz"] == ["60", "25", "0"]
+    # Two boxes of 40 × 30 cm stand side by side in the middle of the pallet.
+    assert [plan[0][f"{axis}_cm"] for axis in "xyz"] == ["45", "0", "0"]
+    assert [plan[1][f"{axis}_cm"] for axis in "xyz"] == ["45", "40", "0"]
     content = json.loads((out / "plan.json").read_text(encoding="utf-8"))
     assert content["unit"] == "cm"
     assert len(content["boxes"]) == 3

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
+from torchrl_gpu.palletizing import blocks
 from torchrl_gpu.palletizing.layered import LayeredOrder, StartingPile, layer_order
 from torchrl_gpu.palletizing.packer import Packer
 from torchrl_gpu.palletizing.pallet import Pallet
@@ -41,6 +43,53 @@ def pack_known_orders(
         report: Called with a line about the progress.
     """
     layered = [layer_order(packer, prepared, boxes) for boxes in orders]
+    if blocks.is_for(packer):
+        plans = _plan_with_blocks(packer, prepared, orders, layered, tries, report)
+    else:
+        plans = _plan_with_search(packer, prepared, orders, layered, tries, report)
+    numbered = [plan._replace(order=np.full_like(plan.order, i)) for i, plan in enumerate(plans)]
+    return Placements.join(numbered)
+
+
+def _plan_with_blocks(
+    packer: Packer,
+    prepared: PreparedBoxes,
+    orders: Sequence[np.ndarray],
+    layered: Sequence[LayeredOrder],
+    tries: int | None,
+    report: Report,
+) -> list[Placements]:
+    """Plan layers and blocks of the rest, or blocks alone if those take fewer pallets."""
+    total = sum(len(boxes) for boxes in orders)
+    before = 0
+    plans = []
+    for boxes, layers in zip(orders, layered, strict=True):
+        say = partial(_report_boxes, report, before, total)
+        rest = blocks.pack_blocks(packer, prepared, layers.left, tries=tries, start=layers.start, report=say)
+        plan = _join(layers, rest)
+        fewest = _fewest_pallets(packer.pallet, prepared, boxes)
+        if layers.pallets and _num_pallets(plan) > fewest:
+            whole = blocks.pack_blocks(packer, prepared, boxes, tries=tries, report=say)
+            if _num_pallets(whole) < _num_pallets(plan):
+                plan = whole
+        plans.append(plan)
+        before += len(boxes)
+    return plans
+
+
+def _report_boxes(report: Report, before: int, total: int, done: int) -> None:
+    report(f"{before + done:,} of {total:,} boxes")
+
+
+def _plan_with_search(
+    packer: Packer,
+    prepared: PreparedBoxes,
+    orders: Sequence[np.ndarray],
+    layered: Sequence[LayeredOrder],
+    tries: int | None,
+    report: Report,
+) -> list[Placements]:
+    """Plan layers and a search for the rest, or one for all if it takes fewer pallets."""
     rest = [each.left for each in layered]
     starts = [each.start for each in layered]
     searched = _search(packer, prepared, rest, tries, starts, report)
@@ -57,8 +106,7 @@ def pack_known_orders(
         found = _rows_of(searched, i)
         if _num_pallets(found) < _num_pallets(plans[i]):
             plans[i] = found
-    numbered = [plan._replace(order=np.full_like(plan.order, i)) for i, plan in enumerate(plans)]
-    return Placements.join(numbered)
+    return plans
 
 
 def _search(

@@ -40,6 +40,8 @@ class StartingPile:
         bears: Mask of the cells that bear load, (X, Y) bool.
         weight: Kilograms.
         volume: Cubic metres of boxes.
+        layers: Boxes of each layer from the pallet up: lower and upper corners, metres from the pallet's corner,
+            (P, 4), and the height of their tops.
     """
 
     number: int
@@ -47,6 +49,7 @@ class StartingPile:
     bears: Tensor
     weight: float
     volume: float
+    layers: list[tuple[np.ndarray, float]]
 
 
 @dataclass(frozen=True)
@@ -417,7 +420,8 @@ def _start(stacks: Sequence[_Stack], packer: Packer, prepared: PreparedBoxes) ->
         for x0, y0, x1, y1 in _rectangles(laid).tolist():
             _draw(heightmap, bears, (x0 - origin_x, y0 - origin_y, x1 - origin_x, y1 - origin_y), top, packer.pallet)
     volume = sum(float(prepared.boxes.sizes[laid.boxes].prod(1).sum()) for laid in stack.layers)
-    return StartingPile(lowest, heightmap, bears, stack.weight, volume)
+    layers = [(_rectangles(laid), laid.base + laid.article.height) for laid in stack.layers]
+    return StartingPile(lowest, heightmap, bears, stack.weight, volume, layers)
 
 
 def _draw(

@@ -20,6 +20,7 @@ from torchrl_gpu.palletizing.layered import StartingPile
 from torchrl_gpu.palletizing.packer import Choice, Packer, Pallets
 from torchrl_gpu.palletizing.plan import Placements
 from torchrl_gpu.palletizing.prepared_boxes import Boxes, PreparedBoxes
+from torchrl_gpu.palletizing.scores import Score, plan_score
 from torchrl_gpu.policies.packing.placements import placed_at
 
 # Candidates of every order, over all rounds, by default.
@@ -35,11 +36,6 @@ _MUTATED = 0.5
 _BOTH_TURNS = 2
 # Rank of variants that a candidate tries last: nothing may lie on them.
 _FRAGILE_RANK = 100.0
-
-
-# Height of a load over its least width beyond which it is a tower: it tips at less than 0.4 g.
-_MOST_SLENDER = 2.5
-Score = tuple[int, int, float, float]
 
 
 class _Candidates(NamedTuple):
@@ -122,7 +118,7 @@ class _Found:
     """Plan that a candidate gives.
 
     Attributes:
-        score: Of the plan, see `_score`. The least is the best.
+        score: Of the plan, see `plan_score`. The least is the best.
         placements: Of the order, which has the number 0 in them.
     """
 
@@ -420,36 +416,9 @@ def _pack_side_by_side(problem: _Problem, rows: Tensor, candidates: _Candidates)
     weights = prepared.boxes.weights.numpy()
     found = []
     for row, placed in enumerate(_read_back(problem, steps)):
-        score = _score(pallets[row], volumes[row], placed, weights)
+        score = plan_score(pallets[row], volumes[row], placed, weights)
         found.append(_Found(score, placed))
     return found
-
-
-def _score(pallets: int, last_volume: float, placed: Placements, weights: np.ndarray) -> Score:
-    """Score of a plan: what goes without saying when a person builds it.
-
-    Args:
-        pallets: That the plan takes.
-        last_volume: Cubic metres on the last one.
-        placed: Its boxes.
-        weights: Kilograms of all boxes, 0 where they are not known.
-
-    Returns:
-        Pallets, those whose load is a tower, cubic metres on the last one of several, and the mean height of the
-        load's middle, in which heavy boxes count more.
-    """
-    if not len(placed.box):
-        return pallets, 0, 0.0, 0.0
-    towers = 0
-    for number in np.unique(placed.pallet):
-        mine = placed.rows(placed.pallet == number)
-        upper = mine.corner + mine.sides
-        span = (upper - mine.corner.min(0)).max(0)
-        towers += bool(upper[:, 2].max() > _MOST_SLENDER * min(span[0], span[1]))
-    share = weights[placed.box] + placed.sides.prod(1)
-    middle = placed.corner[:, 2] + placed.sides[:, 2] / 2
-    mean_height = float((share * middle).sum() / share.sum())
-    return pallets, towers, last_volume if pallets > 1 else 0.0, mean_height
 
 
 def _on_starts(state: Pallets, starts: Sequence[StartingPile | None]) -> Pallets:

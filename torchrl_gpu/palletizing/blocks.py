@@ -1,0 +1,376 @@
+"""Pallets of mixed orders, built of blocks of equal boxes.
+
+A person who builds a mixed pallet puts equal boxes side by side and on one another, and keeps the top flat for the
+next ones. So does this search: a block goes to a corner of a largest free rectangle of the load's flat tops, and which
+block goes where is a greedy choice by weights that are drawn at random. Each pallet is filled many times, and the
+fullest load is kept; the next pallet takes what is left.
+
+To search over single boxes on cells (`search`) takes ten times as long for large orders, and fills less: there a row of
+boxes is only found by chance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from torchrl_gpu.palletizing.block_choice import (
+    LARGE_FIRST,
+    FillableLengths,
+    Options,
+    Taste,
+    find_options,
+    worth_of,
+)
+from torchrl_gpu.palletizing.block_kinds import PER_METRE, Block, Kinds, kinds_of, placements_of, unfold
+from torchrl_gpu.palletizing.column_loads import ColumnLoads
+from torchrl_gpu.palletizing.flat_tops import FlatTops, Rectangle
+from torchrl_gpu.palletizing.layered import StartingPile
+from torchrl_gpu.palletizing.packer import Packer
+from torchrl_gpu.palletizing.pallet import Pallet
+from torchrl_gpu.palletizing.plan import Placements
+from torchrl_gpu.palletizing.prepared_boxes import PreparedBoxes
+from torchrl_gpu.palletizing.scores import is_tower
+
+# Rules that are satisfied by a box on a flat top that holds most of its base.
+RULES = ("none", "support", "com", "load_bearing")
+# Tries of each pallet by default: as many as an order of so many kinds has time for.
+_MOST_TRIES = 128
+_LEAST_TRIES = 8
+_TRIES_TIMES_KINDS = 16_000
+# Tries after the first one that leaves no box: the steadiest of them is kept.
+_TRIES_OF_LAST = 32
+# Kinds that a try chooses from. Of more it draws so many, and sees the others once these fit no more.
+_MOST_KINDS = 1000
+# Share of the tries that vary what was best for a pallet before.
+_REPEATED = 0.5
+# Choices that turn out not to stand before a pallet is closed.
+_MOST_REFUSED = 200
+_ROUNDING = 1e-6
+
+
+def is_for(packer: Packer) -> bool:
+    """Return whether what this search builds satisfies a packer's rule."""
+    return packer.bin.stability in RULES
+
+
+def pack_blocks(
+    packer: Packer,
+    prepared: PreparedBoxes,
+    boxes: np.ndarray,
+    *,
+    tries: int | None = None,
+    seed: int = 0,
+    start: StartingPile | None = None,
+    report: Callable[[int], None] = lambda boxes: None,
+) -> Placements:
+    """Pack an order on pallets of blocks.
+
+    Args:
+        packer: Of the pallet, the turns and the rule, for which `is_for` holds.
+        prepared: All boxes.
+        boxes: Numbers of the boxes of the order, (…) int64. Each fits an empty pallet.
+        tries: Of each pallet; None for those that an order of so many kinds has time for.
+        seed: Of the draws.
+        start: Pallet that the order begins on, which has the number 0 then; None for an empty one.
+        report: Called with the number of boxes that are placed for good.
+
+    Returns:
+        Placements; the order has the number 0 in them.
+    """
+    if not len(boxes):
+        return Placements.join([])
+    kinds = kinds_of(packer, prepared, boxes)
+    generator = np.random.default_rng(seed)
+    left = kinds.count()
+    served = np.zeros_like(left)
+    tastes: list[Taste] = []
+    parts = []
+    step = 0
+    number = 0
+    while left.any():
+        task = _Task(packer.pallet, kinds, left, FillableLengths.of(packer.pallet, kinds, left), start)
+        load = _fill(task, tries or _tries_for(left), tastes, generator)
+        # A box that fits no pallet would keep the loop for ever.
+        assert load.blocks or start is not None, "pack_blocks: a box fits no empty pallet"
+        placed = placements_of(kinds, load.blocks, served, number=number, first_step=step, pallet=packer.pallet)
+        parts.append(placed)
+        served = served + left - load.left
+        left = load.left
+        step += len(placed.box)
+        number += 1
+        start = None
+        report(step)
+    return Placements.join(parts)
+
+
+def _tries_for(left: np.ndarray) -> int:
+    kinds = min(int((left > 0).sum()), _MOST_KINDS)
+    return min(_MOST_TRIES, max(_LEAST_TRIES, _TRIES_TIMES_KINDS // kinds))
+
+
+@dataclass(frozen=True)
+class _Task:
+    """A pallet to fill.
+
+    Attributes:
+        pallet: Its size.
+        kinds: Of the order.
+        left: Boxes of each kind that wait, (K,) int64.
+        lengths: Of these boxes.
+        start: What is on the pallet, None for nothing.
+    """
+
+    pallet: Pallet
+    kinds: Kinds
+    left: np.ndarray
+    lengths: FillableLengths
+    start: StartingPile | None
+
+
+@dataclass(frozen=True)
+class _Load:
+    """What a try put on a pallet.
+
+    Attributes:
+        blocks: In the sequence in which they were placed.
+        left: Boxes of each kind that are left, (K,) int64.
+        rank: The least of which is the best load.
+    """
+
+    blocks: list[Block]
+    left: np.ndarray
+    rank: tuple[float, ...]
+
+
+def _fill(task: _Task, tries: int, tastes: list[Taste], generator: np.random.Generator) -> _Load:
+    """Fill a pallet many times, return the best load, and add its taste to `tastes`."""
+    best: _Load | None = None
+    best_taste: Taste | None = None
+    after_first = 0
+    for _ in range(tries):
+        if tastes and generator.random() < _REPEATED:
+            earlier = tastes[int(generator.integers(len(tastes)))]
+            taste = earlier.vary(generator)
+        else:
+            taste = Taste.draw(generator)
+        load = _Filling(task, taste, generator).fill()
+        if best is None or load.rank < best.rank:
+            best = load
+            best_taste = taste
+        after_first += not best.left.any()
+        if after_first > _TRIES_OF_LAST:
+            break
+    assert best is not None
+    assert best_taste is not None
+    tastes.append(best_taste)
+    return best
+
+
+class _Filling:
+    """One try to fill a pallet."""
+
+    def __init__(self, task: _Task, taste: Taste, generator: np.random.Generator) -> None:
+        pallet = task.pallet
+        self.task = task
+        self.taste = taste
+        self.generator = generator
+        self.left = task.left.copy()
+        self.blocks: list[Block] = []
+        self.most_height = round(pallet.height * PER_METRE)
+        self.weight_left = pallet.weight * (1 + _ROUNDING)
+        floor, room = _floor_and_room(pallet, task.kinds)
+        self.tops = FlatTops(floor, room, taste.hole)
+        # Loads take their time, and most lists limit none.
+        self.loads = ColumnLoads() if bool(np.isfinite(task.kinds.max_load).any()) else None
+        if task.start is not None:
+            _begin_on(self.tops, task.start)
+            self.weight_left -= task.start.weight
+
+    def fill(self) -> _Load:
+        """Place blocks until none fits."""
+        is_seen = self._draw_kinds()
+        while True:
+            if self._place_next(is_seen):
+                continue
+            if is_seen.all():
+                break
+            is_seen = np.ones_like(is_seen)
+        return _Load(self.blocks, self.left, self._rank())
+
+    def _draw_kinds(self) -> np.ndarray:
+        """Mask of the kinds that the try chooses from at first, (K,) bool."""
+        waiting = np.flatnonzero(self.left)
+        if len(waiting) <= _MOST_KINDS:
+            return np.ones(len(self.left), dtype=bool)
+        is_seen = np.zeros(len(self.left), dtype=bool)
+        is_seen[self.generator.choice(waiting, _MOST_KINDS, replace=False)] = True
+        return is_seen
+
+    def _place_next(self, is_seen: np.ndarray) -> bool:
+        """Place one block, and return whether one fits."""
+        kinds = self.task.kinds
+        spaces: list[tuple[int, ...]] = []
+        for height, free in self.tops.free.items():
+            spaces += [(height, *rectangle) for rectangle in free]
+        space = np.array(spaces, dtype=np.int64).reshape(-1, 5)
+        options = find_options(
+            kinds,
+            self._count_allowed(is_seen),
+            space,
+            bears=None if self.loads is None else self.loads.most_room(space[:, 0]),
+            most_height=self.most_height,
+            overhang=self.taste.stacking.overhang,
+        )
+        if options is None:
+            return False
+        heights = np.array(list(self.tops.free))
+        worth = worth_of(options, kinds, self.taste, self.task.lengths, heights)
+        if self.taste.noise:
+            worth += self.taste.noise * self.generator.standard_normal(len(worth))
+        return self._place_best(options, worth)
+
+    def _count_allowed(self, is_seen: np.ndarray) -> np.ndarray:
+        """Boxes of each kind that the pallet still bears, (K,) int64."""
+        left = np.where(is_seen, self.left, 0)
+        if math.isinf(self.weight_left):
+            return left
+        # A box of unknown weight counts as one without weight.
+        weight = np.maximum(self.task.kinds.weight, 1e-9)
+        borne = np.floor(max(self.weight_left, 0.0) / weight)
+        return np.minimum(left, borne).astype(np.int64)
+
+    def _place_best(self, options: Options, worth: np.ndarray) -> bool:
+        """Place the block of most worth that stands, and return whether one does."""
+        for _ in range(min(_MOST_REFUSED, len(worth))):
+            best = int(worth.argmax())
+            for block in self._at_corners(options, best):
+                bearing = self._bearing(block)
+                if bearing is not None:
+                    self._place(block, bearing)
+                    return True
+            worth[best] = -math.inf
+        return False
+
+    def _at_corners(self, options: Options, which: int) -> list[Block]:
+        """The block at each corner of its free rectangle.
+
+        The corner that is nearest to a corner of the pallet comes first: what is left stays in one piece.
+        """
+        z, x0, y0, x1, y1 = options.space[which].tolist()
+        way = int(options.way[which])
+        along_x, along_y, along_z = options.number[which].tolist()
+        side_x, side_y, _ = self.task.kinds.sides[way].tolist()
+        length = along_x * side_x
+        width = along_y * side_y
+        left, lower, right, upper = self.tops.room
+        x_of = [x0, x1 - length]
+        y_of = [y0, y1 - width]
+        if x0 - left > right - x1:
+            x_of.reverse()
+        if y0 - lower > upper - y1:
+            y_of.reverse()
+        blocks = []
+        for x in x_of:
+            for y in y_of:
+                is_inside_x = left <= x and x + length <= right
+                is_inside_y = lower <= y and y + width <= upper
+                if is_inside_x and is_inside_y:
+                    blocks.append(Block(way, x, y, z, (along_x, along_y, along_z)))
+        return blocks
+
+    def _base(self, block: Block) -> Rectangle:
+        side_x, side_y, _ = self.task.kinds.sides[block.way].tolist()
+        along_x, along_y, _ = block.number
+        return (block.x, block.y, block.x + along_x * side_x, block.y + along_y * side_y)
+
+    def _bearing(self, block: Block) -> list[Rectangle] | None:
+        """Parts of a block's top that bear load.
+
+        None where one of its boxes would not stand.
+        """
+        base = self._base(block)
+        if not self.tops.is_clear(base, block.z):
+            return None
+        columns = self._columns(block)
+        parts = []
+        for column in columns:
+            part = self.tops.bearing_part(column, block.z)
+            if part is None:
+                return None
+            parts.append(part)
+        if self.loads is not None and not self.loads.takes(columns, block.z, self._weight_of_column(block)):
+            return None
+        return [base] if parts == columns else parts
+
+    def _columns(self, block: Block) -> list[Rectangle]:
+        """Bases of the lowest boxes of a block."""
+        side_x, side_y, _ = self.task.kinds.sides[block.way].tolist()
+        columns = []
+        for i in range(block.number[0]):
+            for j in range(block.number[1]):
+                x = block.x + i * side_x
+                y = block.y + j * side_y
+                columns.append((x, y, x + side_x, y + side_y))
+        return columns
+
+    def _weight_of_column(self, block: Block) -> float:
+        kind = int(self.task.kinds.kind[block.way])
+        return block.number[2] * float(self.task.kinds.load[kind])
+
+    def _place(self, block: Block, bearing: list[Rectangle]) -> None:
+        kinds = self.task.kinds
+        kind = int(kinds.kind[block.way])
+        boxes = math.prod(block.number)
+        height = int(kinds.sides[block.way, 2]) * block.number[2]
+        top = self.tops.top_of(block.z + height)
+        self.tops.place(self._base(block), top, [] if kinds.is_closed[kind] else bearing)
+        if self.loads is not None:
+            # The lowest box of a column bears the others of it.
+            others = (block.number[2] - 1) * float(kinds.weight[kind])
+            room = float(kinds.max_load[kind]) - others
+            self.loads.place(self._columns(block), block.z, top, self._weight_of_column(block), room)
+        self.left[kind] -= boxes
+        self.weight_left -= boxes * float(kinds.weight[kind])
+        self.blocks.append(block)
+
+    def _rank(self) -> tuple[float, ...]:
+        """Rank of the load.
+
+        The best load leaves nothing, is no tower and has its middle low. Of loads that leave something the fullest one
+        is the best.
+        """
+        kinds = self.task.kinds
+        boxes = unfold(kinds, self.blocks)
+        volume = kinds.volume[boxes.kind]
+        if self.left.any():
+            worth = volume ** (1 + LARGE_FIRST)
+            return 1.0, -float(worth.sum())
+        share = volume + kinds.weight[boxes.kind]
+        middle = boxes.corner[:, 2] + boxes.sides[:, 2] / 2
+        mean_height = float((share * middle).sum() / share.sum())
+        return 0.0, float(is_tower(boxes.corner, boxes.sides)), mean_height
+
+
+def _floor_and_room(pallet: Pallet, kinds: Kinds) -> tuple[Rectangle, Rectangle]:
+    """What bears load of a pallet, and what boxes may take, nanometres."""
+    # The last box has no neighbour, and so its share of the gap may lie beyond the edge.
+    length = round((pallet.length + pallet.gap) * PER_METRE)
+    width = round((pallet.width + pallet.gap) * PER_METRE)
+    overhang = round(pallet.overhang * PER_METRE)
+    # The middles of boxes stay over the pallet.
+    is_safe = 4 * overhang <= int(kinds.sides[:, :2].min())
+    beyond = overhang if is_safe else 0
+    return (0, 0, length, width), (-beyond, -beyond, length + beyond, width + beyond)
+
+
+def _begin_on(tops: FlatTops, start: StartingPile) -> None:
+    """Put the layers of a pallet under what is still to come."""
+    for rectangles, top in start.layers:
+        height = tops.top_of(round(top * PER_METRE))
+        for x0, y0, x1, y1 in np.round(rectangles * PER_METRE).astype(np.int64).tolist():
+            base = (x0, y0, x1, y1)
+            tops.place(base, height, [base])
