@@ -97,14 +97,17 @@ def containers(result: JsonObject) -> Lines:
     The result is that of `benchmarks/pallets.py`.
     """
     measured = [each["rows"] for each in result["sections"] if each["title"] == "containers"]
-    rows: dict[tuple[str, int], dict[int, float]] = {}
+    rows: dict[str, dict[int, float]] = {}
+    seconds: dict[str, float] = {}
     for row in itertools.chain.from_iterable(measured):
-        rows.setdefault((row["rule"], row["tries"]), {})[row["problem"]] = row["filled"]
-    lines = [["`--stability`", "`--tries`", *map(str, _PROBLEMS), "mean"]]
-    for (rule, tries), filled in rows.items():
+        name = row["by"] if row["tries"] is None else f"{row['by']}, {row['tries']} tries"
+        rows.setdefault(name, {})[row["problem"]] = row["filled"]
+        seconds[name] = seconds.get(name, 0.0) + row["s"]
+    lines = [["by", *map(str, _PROBLEMS), "mean", "s for all"]]
+    for name, filled in rows.items():
         cells = [f"{filled[each]:.1f}" if each in filled else "–" for each in _PROBLEMS]
         mean = f"{sum(filled.values()) / len(filled):.1f}" if len(filled) == len(_PROBLEMS) else "–"
-        lines.append([f"`{rule}`", str(tries), *cells, mean])
+        lines.append([name, *cells, mean, f"{seconds[name]:.1f}"])
     return lines
 
 

@@ -26,6 +26,7 @@ import numpy as np
 import torch
 from rich.table import Table
 
+from benchmarks.packing_solver import solve_order
 from benchmarks.result_types import JsonObject
 from torchrl_gpu.cli.parser import OneLineParser, whole
 from torchrl_gpu.envs.packing.items.factories import data_folder
@@ -34,6 +35,7 @@ from torchrl_gpu.envs.packing.protocols import make_protocol
 from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
 from torchrl_gpu.evaluation.reports import without_noise, write_json
 from torchrl_gpu.lists.box_list import BoxList
+from torchrl_gpu.palletizing.blocks import pack_blocks
 from torchrl_gpu.palletizing.lengths import sides_of
 from torchrl_gpu.palletizing.packer import Packer
 from torchrl_gpu.palletizing.packing import boxes_of, pack, read_orders
@@ -48,6 +50,14 @@ from torchrl_gpu.system.console import progress, wide_console
 
 RULES = ("none", "support", "load_bearing")
 CONTAINER = "587x233x220cm"
+# Boxes, kinds of them, and how they may be turned.
+MIXED = (
+    (1_000, 20, "yaw"),
+    (1_000, 20, "axis"),
+    (1_000, 100, "yaw"),
+    (1_000, 1_000, "yaw"),
+    (10_000, 200, "yaw"),
+)
 Row = JsonObject
 # What its rows have in common, and the measurement of the rest of them.
 Task = tuple[Row, Callable[[], list[Row]]]
@@ -90,24 +100,76 @@ def _packed(found: BoxList, pallet: str, name: str, **options: str | int) -> lis
     return [totals | {"s": seconds}]
 
 
+def mixed(args: argparse.Namespace) -> Iterator[Task]:
+    """Pack made-up orders whole, and count what falls."""
+    for boxes, kinds, turns in MIXED:
+        key = {"boxes": boxes, "kinds": kinds, "turns": turns}
+        yield key, partial(_mixed, boxes, kinds, turns)
+
+
+def _mixed(boxes: int, kinds: int, turns: str) -> list[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "orders.csv")
+        write_mixed_order(path, boxes, kinds)
+        found = read_orders(path)
+    began = time.process_time()
+    plans = pack(found, "eur", turns=turns, device="cpu")
+    seconds = time.process_time() - began
+    (order,) = simulate(plans, FRICTION, lambda words: None).orders()
+    return [{name: order[name] for name in ("pallets", "at least", "fallen")} | {"s": seconds}]
+
+
+def write_mixed_order(path: Path, boxes: int, kinds: int) -> None:
+    """Write an order of boxes of some kinds, 15 to 40 cm a side in whole centimetres."""
+    draw = np.random.default_rng(0)
+    sides = 10 * draw.integers(15, 41, (kinds, 3))
+    drawn = sides[draw.integers(0, kinds, boxes)]
+    lines = [",".join(map(str, row)) for row in drawn.tolist()]
+    path.write_text("length mm,width mm,height mm\n" + "\n".join(lines) + "\n", encoding="utf-8")
+
+
+def solver(args: argparse.Namespace) -> Iterator[Task]:
+    """Count containers beside PackingSolver.
+
+    It knows no rule of stability, so that there is none here either.
+    """
+    orders = read_orders(args.sequences / "bed-bpp-5.json")
+    for number, name in enumerate(orders.orders):
+        yield {"list": f"BED-BPP {name}"}, partial(_beside_solver, orders, number, "eur", "yaw", args.limit)
+    for problem in range(1, 6):
+        found = read_orders(args.sequences / "br1" / f"BR1_{problem}_items.csv", "cm")
+        yield {"list": f"BR1 {problem}"}, partial(_beside_solver, found, 0, CONTAINER, "axis", args.limit)
+
+
+def _beside_solver(found: BoxList, number: int, pallet: str, turns: str, limit: float) -> list[Row]:
+    began = time.process_time()
+    plans = pack(found, pallet, turns=turns, stability="none", device="cpu")
+    seconds = time.process_time() - began
+    order = plans.orders()[number]
+    theirs = solve_order(found, number, plans.pallet, turns, limit)
+    row = {"boxes": len(found.sizes[number]), "at least": order["at least"], "pallets": order["pallets"]}
+    return [row | {"s": seconds, "solver": theirs, "limit": limit}]
+
+
 def containers(args: argparse.Namespace) -> Iterator[Task]:
     """Fill containers with all boxes visible.
 
     A row holds the share of the first container that is filled, per cent.
     """
-    for rule in ("none", "load_bearing"):
+    for by, tries in (("blocks", None), ("search", args.tries)):
         for problem in range(1, 6):
             path = args.sequences / "br1" / f"BR1_{problem}_items.csv"
-            yield {"rule": rule, "tries": args.tries, "problem": problem}, partial(_container, path, rule, args.tries)
+            yield {"by": by, "tries": tries, "problem": problem}, partial(_container, path, by, tries)
 
 
-def _container(path: Path, rule: str, tries: int) -> list[Row]:
+def _container(path: Path, by: str, tries: int | None) -> list[Row]:
     found, began = read_orders(path, "cm"), time.process_time()
     container = Pallet(*sides_of(CONTAINER), cell=0.01)
-    packer = Packer(container, turns="axis", stability=rule, device="cpu")
+    packer = Packer(container, turns="axis", device="cpu")
     prepared = packer.prepare(boxes_of(found))
-    # The search alone: layers of one box leave the first container less full.
-    placed = search(packer, prepared, [np.arange(len(prepared.row))], tries)
+    # Without layers: those of one box leave the first container less full.
+    boxes = np.arange(len(prepared.row))
+    placed = pack_blocks(packer, prepared, boxes) if tries is None else search(packer, prepared, [boxes], tries)
     filled = float(placed.sides[placed.pallet == 0].prod(1).sum()) / container.volume
     return [{"filled": 100 * filled, "s": time.process_time() - began}]
 
@@ -205,8 +267,12 @@ def _evaluated(rule: str, cases: int, repeats: int) -> list[Row]:
 _ORDERS = {"policy": "`--policy`", "rule": "`--stability`", "boxes": "boxes", "pallets": "pallets"}
 _ORDERS |= {"fallen": "boxes that fall", "s": "s"}
 _FACTORY = {"policy": "`--policy`", "boxes": "boxes", "pallets": "pallets", "at least": "at least", "s": "s"}
+_MIXED = {"boxes": "boxes", "kinds": "kinds drawn from", "turns": "`--turns`", "pallets": "pallets"}
+_MIXED |= {"at least": "at least", "fallen": "boxes that fall", "s": "s"}
+_SOLVER = {"list": "list", "boxes": "boxes", "at least": "at least", "pallets": "containers", "s": "s"}
+_SOLVER |= {"solver": "PackingSolver's", "limit": "its limit, s"}
 _CONTAINERS = {
-    "rule": "`--stability`",
+    "by": "by",
     "tries": "`--tries`",
     "problem": "BR1",
     "filled": "% of the first one",
@@ -224,6 +290,10 @@ Section = tuple[Callable[[argparse.Namespace], Iterator[Task]], dict[str, str]]
 SECTIONS: dict[str, Section] = {
     "orders": (orders, _ORDERS),
     "factory": (factory, _FACTORY),
+    "mixed": (mixed, _MIXED),
+    "solver": (solver, _SOLVER),
+}
+SECTIONS |= {
     "containers": (containers, _CONTAINERS),
     "sessions": (sessions, _SESSIONS),
     "steps": (steps, _STEPS),
@@ -278,6 +348,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--sequences", type=Path, default=Path("sequences"), help="folder of the lists")
     add("--sections", nargs="+", choices=tuple(SECTIONS), default=list(SECTIONS), help="all by default")
     add("--tries", type=whole(1), default=64, help="of a container")
+    add("--limit", type=float, default=20.0, help="seconds that PackingSolver has for an order")
     add("--repeats", type=whole(1), default=3, help="of what is timed, of which the best count")
     add("--pallets", type=whole(1), default=64, help="of a step")
     add("--boxes", type=whole(1), default=60, help="steps")

@@ -15,8 +15,8 @@ SIDE = 8
 
 
 def scaled(rectangle: tuple[int, ...]) -> Rectangle:
-    x0, y0, x1, y1 = (each * MM for each in rectangle)
-    return x0, y0, x1, y1
+    x0, y0, x1, y1 = rectangle
+    return x0 * MM, y0 * MM, x1 * MM, y1 * MM
 
 
 def pallet(hole: int = 0, side: int = SIDE) -> FlatTops:
@@ -39,12 +39,16 @@ def largest_rectangles(mask: np.ndarray) -> set[tuple[int, ...]]:
         for y0, y1 in ends:
             if mask[x0:x1, y0:y1].all():
                 inside.append((x0, y0, x1, y1))
-    found = set()
-    for each in inside:
-        others = (o for o in inside if o != each)
-        if not any(o[0] <= each[0] and o[1] <= each[1] and o[2] >= each[2] and o[3] >= each[3] for o in others):
-            found.add(each)
-    return found
+    return {each for each in inside if not lies_in_another(each, inside)}
+
+
+def lies_in_another(inner: tuple[int, ...], others: list[tuple[int, ...]]) -> bool:
+    for outer in others:
+        holds_lower = outer[0] <= inner[0] and outer[1] <= inner[1]
+        holds_upper = outer[2] >= inner[2] and outer[3] >= inner[3]
+        if outer != inner and holds_lower and holds_upper:
+            return True
+    return False
 
 
 @pytest.mark.parametrize("seed", range(8))

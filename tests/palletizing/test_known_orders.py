@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from pathlib import Path
 
 import numpy as np
@@ -161,3 +162,28 @@ def test_cells_never_cost_a_box_that_fits() -> None:
     sizes = Boxes.of([[47.2 * inch, 31.4 * inch, 0.2]]).sizes
     assert boxes_lost(sizes, Pallet(1.2, 0.8, 1.5, cell=0.0127)) == 1
     assert boxes_lost(sizes, Pallet(1.2, 0.8, 1.5, cell=0.01)) == 0
+
+
+def test_free_column_that_tips_on_the_road_is_told(tmp_path: Path) -> None:
+    tower = planned(tmp_path, "A,a,300,200,250,5,5,", pallet="400x300mm")
+    assert "wrap 1 of 1 pallets" in tower.told
+    assert "750 mm high above what is beside it and 300 mm wide" in tower.told
+    flat = planned(tmp_path, "A,a,400,300,240,16,5,")
+    assert flat.told == ""
+
+
+def test_limits_that_keep_boxes_apart_are_told(tmp_path: Path) -> None:
+    plans = planned(tmp_path, "A,a,400,300,240,32,5,0")
+    assert num_pallets(plans) == 4
+    assert "order A takes 4 pallets, and volume and weight allow 1: 32 of its boxes bear nothing" in plans.told
+
+
+def test_table_has_the_weight_of_the_pallets(tmp_path: Path) -> None:
+    from rich.console import Console
+
+    plans = planned(tmp_path, "A,a,400,300,240,16,5,")
+    file = io.StringIO()
+    Console(width=120, file=file).print(plans.table())
+    shown = file.getvalue()
+    assert "80.0" in shown
+    assert "105.0" in shown

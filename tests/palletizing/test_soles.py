@@ -119,6 +119,8 @@ def test_box_that_fills_no_cell_stands_on_the_floor_and_carries_nothing() -> Non
 def test_plans_tell_of_boxes_that_fill_no_cell(tmp_path: Path) -> None:
     orders = tmp_path / "orders.csv"
     orders.write_text("Length_mm,Width_mm,Height_mm,Qty\n105,105,100,3\n400,300,200,2\n", encoding="utf-8")
-    assert "3 boxes fill no whole cell of 100 mm" in pack(orders, cell="100mm", device="cpu").told
-    assert "fill no whole cell" not in pack(orders, cell="20mm", device="cpu").told
-    assert "fill no whole cell" not in pack(orders, cell="100mm", stability="support", device="cpu").told
+    assert "3 boxes fill no whole cell of 100 mm" in pack(orders, cell="100mm", visible=1, device="cpu").told
+    assert "fill no whole cell" not in pack(orders, cell="20mm", visible=1, device="cpu").told
+    assert "fill no whole cell" not in pack(orders, cell="100mm", visible=1, stability="support", device="cpu").told
+    # Whole orders are planned by exact lengths.
+    assert "fill no whole cell" not in pack(orders, cell="100mm", device="cpu").told

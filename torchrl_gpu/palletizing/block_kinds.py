@@ -150,7 +150,7 @@ def _ways(packer: Packer, prepared: PreparedBoxes, box: int) -> dict[tuple[int, 
     ways: dict[tuple[int, ...], np.ndarray] = {}
     for along in along_of_turn[allowed]:
         metres = listed[along] + [gap, gap, 0.0]
-        # Rounded down: rounded up, three thirds of a side would not fit it. Boxes then overlap by less than a nanometre.
+        # Rounded down: rounded up, three thirds of a side would not fit it. Boxes overlap by less than a nanometre.
         nanometres = np.floor(metres * PER_METRE + _NOISE).astype(np.int64)
         ways.setdefault(tuple(nanometres.tolist()), along)
     return ways

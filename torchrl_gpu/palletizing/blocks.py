@@ -33,7 +33,7 @@ from torchrl_gpu.palletizing.packer import Packer
 from torchrl_gpu.palletizing.pallet import Pallet
 from torchrl_gpu.palletizing.plan import Placements
 from torchrl_gpu.palletizing.prepared_boxes import PreparedBoxes
-from torchrl_gpu.palletizing.scores import is_tower
+from torchrl_gpu.palletizing.scores import ROAD_G, most_slender_column
 
 # Rules that are satisfied by a box on a flat top that holds most of its base.
 RULES = ("none", "support", "com", "load_bearing")
@@ -340,8 +340,8 @@ class _Filling:
     def _rank(self) -> tuple[float, ...]:
         """Rank of the load.
 
-        The best load leaves nothing, is no tower and has its middle low. Of loads that leave something the fullest one
-        is the best.
+        The best load leaves nothing, has no free column that tips on the road, and has its middle low. Of loads that
+        leave something the fullest one is the best.
         """
         kinds = self.task.kinds
         boxes = unfold(kinds, self.blocks)
@@ -352,7 +352,8 @@ class _Filling:
         share = volume + kinds.weight[boxes.kind]
         middle = boxes.corner[:, 2] + boxes.sides[:, 2] / 2
         mean_height = float((share * middle).sum() / share.sum())
-        return 0.0, float(is_tower(boxes.corner, boxes.sides)), mean_height
+        column = most_slender_column(boxes.corner, boxes.sides)
+        return 0.0, float(column.tips_at_g < ROAD_G), mean_height
 
 
 def _floor_and_room(pallet: Pallet, kinds: Kinds) -> tuple[Rectangle, Rectangle]:

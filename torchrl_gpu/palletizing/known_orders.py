@@ -1,7 +1,7 @@
-"""Orders whose boxes are all known: full layers first, and a search for the rest.
+"""Orders whose boxes are all known: full layers first, and blocks for the rest.
 
-A search alone finds no layer pattern, and layers alone leave what is mixed. Where the search of the whole order needs
-fewer pallets than both together, its plan is taken.
+Blocks alone find few layer patterns, and layers alone leave what is mixed. Where blocks of the whole order need fewer
+pallets than both together, their plan is taken. Rules that blocks do not satisfy have a search on cells in their place.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def pack_known_orders(
         packer: Of the pallet, the turns and the rule.
         prepared: All boxes.
         orders: Numbers of the boxes of each order, (…) int64.
-        tries: Candidates of the search, of each order; None for those that a large order has time for.
+        tries: Of each pallet of blocks, or candidates of a search; None for those that an order has time for.
         report: Called with a line about the progress.
     """
     layered = [layer_order(packer, prepared, boxes) for boxes in orders]

@@ -16,10 +16,12 @@ from torchrl_gpu.envs.packing.physics.scene import FRICTION
 from torchrl_gpu.lists.box_list import BoxList
 from torchrl_gpu.lists.reading import ListOptions, read_list
 from torchrl_gpu.lists.units import LENGTH_BY_WORD, LENGTHS, WEIGHT_BY_WORD, WEIGHTS, unit_of_word
+from torchrl_gpu.palletizing import blocks
 from torchrl_gpu.palletizing.cells import choose_cell
 from torchrl_gpu.palletizing.centring import centre_loads
 from torchrl_gpu.palletizing.known_orders import pack_known_orders
 from torchrl_gpu.palletizing.lengths import WHERE, load_height, metres, own_weight_and_height, sides_of
+from torchrl_gpu.palletizing.notes import notes_on_columns, notes_on_limits
 from torchrl_gpu.palletizing.packer import Choice, Packer
 from torchrl_gpu.palletizing.pallet import Pallet
 from torchrl_gpu.palletizing.plan import PalletPlans, Placements, simulate, transport
@@ -75,13 +77,15 @@ def pack(
         weight: Most weight of the load, kilograms.
         gap: Free room between neighbouring boxes, as a gripper needs.
         overhang: What boxes may stick out over each edge.
-        cell: Side of the cells that sides are rounded up to; None chooses, see `choose_cell`.
+        cell: Side of the cells that sides are rounded up to where the plan is made on cells; None chooses, see
+            `choose_cell`.
         open_pallets: Pallets of an order that are open at a time.
         visible: Next boxes of an order to choose from, in the order of the list, or "all": then the order of the list
-            does not count, full layers of an article go first, and `tries` sequences of the rest are tried, see
+            does not count, full layers of an article go first, and each pallet of the rest is filled `tries` times, see
             `pack_known_orders`. None is "all", and 1 where `policy` or `open_pallets` is given, which choose among
             boxes as they come.
-        tries: Of every order, where all boxes are visible. None is 64, and fewer for orders of over 25 boxes.
+        tries: Of every pallet, where all boxes are visible; by the rule "corners" of every order. None is as many as an
+            order has time for.
         turns: "fixed", "yaw" (turned about the vertical) or "axis" (any side up that the list permits).
         stability: One of `STABILITY_RULES`.
         policy: As in `Packer`.
@@ -112,11 +116,9 @@ def pack(
             _LOG.warning("%s: %s: %s", WHERE, orders, doubt)
     chosen = _pallet_of(pallet, height=height, weight=weight, gap=gap, overhang=overhang)
     boxes = boxes_of(found)
-    # Lines that are printed between the list and the table.
-    notes = []
+    cell_note = ""
     if cell is None:
-        cell_m, note = choose_cell(boxes.sizes, chosen, found.own_unit)
-        notes.append(note)
+        cell_m, cell_note = choose_cell(boxes.sizes, chosen, found.own_unit)
     else:
         cell_m = metres("cell", cell, above=0.0)
     chosen = replace(chosen, cell=cell_m)
@@ -125,7 +127,11 @@ def pack(
         tries = arguments.whole(WHERE, "tries", tries, 1, _MOST_TRIES)
     packer = Packer(chosen, open_pallets=open_pallets, turns=turns, stability=stability, policy=policy, device=device)
     prepared = packer.prepare(boxes)
-    notes += _notes_on_small_boxes(packer, prepared)
+    # Lines that are printed between the list and the table.
+    notes = []
+    plans_by_cells = visible != "all" or not blocks.is_for(packer)
+    if plans_by_cells:
+        notes = [cell_note, *_notes_on_small_boxes(packer, prepared)]
     fitting = _fitting_boxes(found, prepared)
     # The only text that is left is "all".
     if isinstance(visible, str):
@@ -133,7 +139,9 @@ def pack(
     else:
         placed = carry_out(packer, prepared, fitting, visible, say)
     placed = centre_loads(placed, chosen, boxes.weights.numpy())
-    plans = PalletPlans(found, chosen, placed, prepared.reasons, "\n".join(notes))
+    plans = PalletPlans(found, chosen, placed, prepared.reasons, told="")
+    notes += [*notes_on_limits(plans), *notes_on_columns(plans)]
+    plans = plans._replace(told="\n".join(filter(None, notes)))
     if physics:
         plans = simulate(plans, friction, say)
     return transport(plans, friction, say) if road else plans

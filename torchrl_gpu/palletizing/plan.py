@@ -206,7 +206,7 @@ class PalletPlans(NamedTuple):
         pallet: That they go on.
         placed: Where they go.
         reasons: Why each box of the list is left out, "" where it is placed.
-        told: Lines about the cells, or "".
+        told: Lines that are shown before the table, or "".
         verdicts: Of each pallet, in the order of `pallets`. None without a simulation.
         road: Of each pallet on the road. None without a simulation of that.
     """
@@ -373,6 +373,8 @@ class PalletPlans(NamedTuple):
         shown = Table(title=f"pallets of {size} {self.found.own_unit}", title_justify="left")
         shown.add_column("order")
         columns = ["boxes", "pallets", "at least", "fill", "kg"]
+        if pallet.own_weight:
+            columns.append("with pallets")
         if self.verdicts is not None:
             columns += ["pallets that stand", "fallen"]
         for column in columns:
@@ -393,6 +395,9 @@ class PalletPlans(NamedTuple):
         cells = [f"{counts.boxes:,}", f"{counts.pallets:,}", f"{counts.fewest:,}"]
         cells.append(f"{counts.fill(self.pallet.volume):.1%}")
         cells.append(f"{counts.weight_kg:,.1f}" if counts.weight_kg else "–")
+        if self.pallet.own_weight:
+            gross_kg = counts.weight_kg + counts.pallets * self.pallet.own_weight
+            cells.append(f"{gross_kg:,.1f}" if counts.weight_kg else "–")
         if self.verdicts is not None:
             cells.append(f"{counts.standing:,} of {counts.pallets:,}")
             cells.append(f"{counts.fallen:,}")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from torchrl_gpu.palletizing.plan import Placements
 
 # Height of a load over its least width beyond which it is a tower: it tips at less than 0.4 g.
 MOST_SLENDER = 2.5
+# Acceleration that a load meets on the road, in g: EUMOS 40509.
+ROAD_G = 0.5
+# Boxes that are no further apart hold one another, metres.
+_TOUCH = 0.005
 Score = tuple[int, int, float, float]
 
 
@@ -41,3 +47,71 @@ def is_tower(corner: np.ndarray, sides: np.ndarray) -> bool:
     upper = corner + sides
     span = (upper - corner.min(0)).max(0)
     return bool(upper[:, 2].max() > MOST_SLENDER * min(span[0], span[1]))
+
+
+class Column(NamedTuple):
+    """Part of a load that rises above all that is beside it.
+
+    Attributes:
+        height: Above its neighbours, metres.
+        width: Least side of the rectangle about it, metres.
+    """
+
+    height: float
+    width: float
+
+    @property
+    def tips_at_g(self) -> float:
+        """Acceleration at which it tips as one block, in g."""
+        return self.width / self.height
+
+
+def most_slender_column(corner: np.ndarray, sides: np.ndarray) -> Column:
+    """Return the part of a load that tips first, if nothing is wrapped.
+
+    On the pallet, and at every height at which a box ends, what rises above it falls into groups of boxes that touch
+    one another. Each group is taken as one block that stands at that height.
+
+    Args:
+        corner: Lower corners of P boxes, metres, (P, 3).
+        sides: Along x, y and z, metres, (P, 3).
+    """
+    upper = corner + sides
+    touches = _touches(corner, upper)
+    columns = []
+    levels = np.unique(np.round(upper[:, 2], 4))
+    for level in [0.0, *levels.tolist()]:
+        rises = np.flatnonzero(upper[:, 2] > level + _TOUCH)
+        for group in _groups(touches[np.ix_(rises, rises)]):
+            members = rises[group]
+            span = upper[members].max(0) - corner[members].min(0)
+            height = float(upper[members, 2].max()) - level
+            columns.append(Column(height, float(min(span[0], span[1]))))
+    return min(columns, key=_tips_at_g)
+
+
+def _tips_at_g(column: Column) -> float:
+    return column.tips_at_g
+
+
+def _touches(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
+    """Which boxes touch which, (P, P) bool."""
+    reaches = np.all(lower[:, None] <= upper[None] + _TOUCH, axis=2)
+    return reaches & reaches.T
+
+
+def _groups(touches: np.ndarray) -> list[np.ndarray]:
+    """Groups of boxes that touch one another, by which touch which (Q, Q)."""
+    left = np.ones(len(touches), dtype=bool)
+    groups = []
+    while left.any():
+        members = np.zeros(len(touches), dtype=bool)
+        members[int(left.argmax())] = True
+        size = 0
+        # Neighbours of neighbours, until there are no more.
+        while members.sum() > size:
+            size = int(members.sum())
+            members |= touches[members].any(0)
+        groups.append(np.flatnonzero(members))
+        left &= ~members
+    return groups

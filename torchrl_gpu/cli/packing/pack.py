@@ -153,7 +153,7 @@ def _add_packing_options(parser: OneLineParser) -> None:
     add("--in-order", action="store_true", help="boxes come in the order of the list, one at a time: --visible 1")
     known = "next boxes of an order to choose from, as they come; all (by default): the whole order"
     add("--visible", type=_visible, metavar="K", help=known)
-    tries = "sequences of the boxes of an order that are tried; 64 by default, fewer beyond 25 boxes"
+    tries = "how often each pallet of a mixed order is filled; 128 by default, fewer beyond 125 kinds of boxes"
     add("--tries", type=whole(1, 2**16), help=tries)
     add("--turns", choices=("fixed", "yaw", "axis"), default="yaw", help="about the vertical, or with any side up")
     rules = (

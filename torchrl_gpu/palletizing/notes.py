@@ -1,0 +1,52 @@
+"""Lines about plans that a person wants to know before the table."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from torchrl_gpu.palletizing.plan import LoadedPallet, PalletPlans
+from torchrl_gpu.palletizing.scores import ROAD_G, Column, most_slender_column
+
+# Times the fewest pallets that an order takes where what its boxes bear is to blame.
+_MANY_TIMES = 2
+_MOST_ORDERS = 5
+
+
+def notes_on_limits(plans: PalletPlans) -> list[str]:
+    """A line for each order that takes many pallets as its boxes bear little."""
+    found = plans.found
+    lines = []
+    for number, row in enumerate(plans.orders()):
+        is_many = row["pallets"] >= _MANY_TIMES * row["at least"]
+        at = found.orders.index(row["order"])
+        is_closed = found.fragile[at] | (found.max_loads[at] <= 0)
+        is_limited = np.isfinite(found.max_loads[at]) | is_closed
+        if not is_many or not is_limited.any():
+            continue
+        if number >= _MOST_ORDERS:
+            break
+        many = f"order {row['order']} takes {row['pallets']:,} pallets, and volume and weight allow {row['at least']:,}"
+        bears = f"{int(is_closed.sum()):,} of its boxes bear nothing, {int(is_limited.sum()):,} only so much"
+        lines.append(f"{many}: {bears} (fragile, most load). Is that what the list means?")
+    return lines
+
+
+def notes_on_columns(plans: PalletPlans) -> list[str]:
+    """A line about pallets on which a free column tips on the road, if there are any."""
+    loose: list[tuple[LoadedPallet, Column]] = []
+    pallets = plans.pallets()
+    for pallet in pallets:
+        column = most_slender_column(pallet.placed.corner, pallet.placed.sides)
+        if column.tips_at_g < ROAD_G:
+            loose.append((pallet, column))
+    if not loose:
+        return []
+    first, column = min(loose, key=_tips_at)
+    height = f"{1000 * column.height:,.0f} mm"
+    width = f"{1000 * column.width:,.0f} mm"
+    which = f"{first.name}: {height} high above what is beside it and {width} wide, it tips at {column.tips_at_g:.2f} g"
+    return [f"wrap {len(loose):,} of {len(pallets):,} pallets, whose free columns tip below {ROAD_G} g; first {which}"]
+
+
+def _tips_at(loose: tuple[LoadedPallet, Column]) -> float:
+    return loose[1].tips_at_g
