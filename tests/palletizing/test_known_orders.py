@@ -187,3 +187,31 @@ def test_table_has_the_weight_of_the_pallets(tmp_path: Path) -> None:
     shown = file.getvalue()
     assert "80.0" in shown
     assert "105.0" in shown
+
+
+BOTTOM = "order,article,length_mm,width_mm,height_mm,qty,weight_kg,nur unten\n"
+
+
+@pytest.mark.parametrize("options", [{}, {"visible": 1}, {"stability": "corners", "tries": 4}, {"overhang": 20}])
+def test_boxes_for_the_bottom_stand_on_the_pallet(options: dict[str, object], tmp_path: Path) -> None:
+    path = tmp_path / "orders.csv"
+    rows = ["A,drum,400,400,500,9,30,ja", "A,crate,400,300,240,20,5,nein", "A,bag,310,230,150,11,3,nein"]
+    path.write_text(BOTTOM + "\n".join(rows) + "\n", encoding="utf-8")
+    plans = pack(path, "eur", device="cpu", **options)  # type: ignore[arg-type]
+    check_laws(plans)
+    stays_down = np.concatenate(plans.found.bottom_only)[plans.placed.box]
+    assert stays_down.sum() == 9
+    assert np.abs(plans.placed.corner[stays_down, 2]).max() < 1e-9
+    # Others stand on them.
+    assert plans.placed.corner[~stays_down, 2].max() >= 0.5 - 1e-6
+
+
+def test_top_only_is_a_box_on_which_nothing_lies(tmp_path: Path) -> None:
+    path = tmp_path / "orders.csv"
+    path.write_text(
+        HEADER.replace("max load on top kg", "Top only") + "A,a,400,300,240,8,5,yes\nA,b,400,300,200,8,9,no\n"
+    )
+    plans = pack(path, "eur", device="cpu")
+    is_on_top = np.concatenate(plans.found.fragile)[plans.placed.box]
+    assert num_pallets(plans) == 1
+    assert plans.placed.corner[is_on_top, 2].min() >= 0.2 - 1e-6

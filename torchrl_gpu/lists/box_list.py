@@ -133,3 +133,8 @@ class BoxList:
         """Mask of the boxes on which nothing may lie, (boxes,) bool."""
         stackable = self.values["stackable"]
         return [(f > 0) | (s == 0) for f, s in zip(self.values["fragile"], stackable, strict=True)]
+
+    @property
+    def bottom_only(self) -> list[np.ndarray]:
+        """Mask of the boxes that stand on the pallet itself, (boxes,) bool."""
+        return [flags > 0 for flags in self.values["bottom_only"]]

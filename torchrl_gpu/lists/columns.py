@@ -279,18 +279,40 @@ _FRAGILE = Column(
     "fragile",
     "flag",
     {
-        "en": "fragile, non stackable, not stackable, do not stack, unstackable, no stacking",
-        "de": "zerbrechlich, nicht stapelbar, fragil",
-        "fr": "fragile, non gerbable, ne pas gerber",
-        "es": "frágil, no apilable, no apilar",
-        "it": "fragile, non sovrapponibile, non impilabile",
-        "pt": "frágil, não empilhável, não empilhar",
-        "nl": "breekbaar, niet stapelbaar",
-        "pl": "kruche, nie piętrować",
-        "cs": "křehké, nestohovatelné, nestohovat",
-        "ru": "хрупкое, хрупкий, не штабелировать",
-        "ja": "われもの, 割れ物, 段積み禁止, 積重ね禁止",
-        "zh": "易碎, 不可堆叠, 禁止堆码",
+        "en": (
+            "fragile, non stackable, not stackable, do not stack, unstackable, no stacking, top only, on top only, "
+            "top layer only, top load only"
+        ),
+        "de": "zerbrechlich, nicht stapelbar, fragil, nur oben, nur obenauf",
+        "fr": "fragile, non gerbable, ne pas gerber, dessus uniquement",
+        "es": "frágil, no apilable, no apilar, solo arriba, solo encima",
+        "it": "fragile, non sovrapponibile, non impilabile, solo sopra",
+        "pt": "frágil, não empilhável, não empilhar, só em cima, somente topo",
+        "nl": "breekbaar, niet stapelbaar, alleen bovenop",
+        "pl": "kruche, nie piętrować, tylko na górze",
+        "cs": "křehké, nestohovatelné, nestohovat, jen nahoře",
+        "ru": "хрупкое, хрупкий, не штабелировать, только сверху",
+        "ja": "われもの, 割れ物, 段積み禁止, 積重ね禁止, 最上段のみ",
+        "zh": "易碎, 不可堆叠, 禁止堆码, 仅限顶层",
+    },
+    default=0.0,
+)
+_BOTTOM_ONLY = Column(
+    "bottom_only",
+    "flag",
+    {
+        "en": "bottom only, on bottom only, bottom layer only, floor only, on floor only, must be on floor",
+        "de": "nur unten, nur am boden, nur bodenlage",
+        "fr": "au sol uniquement, dessous uniquement, base uniquement",
+        "es": "solo abajo, solo en el suelo, solo base",
+        "it": "solo sotto, solo a terra, solo base",
+        "pt": "só embaixo, somente base, só no chão",
+        "nl": "alleen onderop, alleen op de bodem",
+        "pl": "tylko na dole, tylko na spodzie",
+        "cs": "jen dole, jen na dně",
+        "ru": "только снизу, только на дно, только внизу",
+        "ja": "最下段のみ, 下段のみ",
+        "zh": "仅限底层, 只能放底层",
     },
     default=0.0,
 )
@@ -414,7 +436,7 @@ _UNIT = Column(
 # which has the word "product". A program may append columns of its own.
 COLUMNS = [
     *(_LENGTH, _WIDTH, _HEIGHT, _DEPTH, _DIMENSIONS),
-    *(_MAX_LOAD, _FRAGILE, _STACKABLE, _UPRIGHT, _UNIT, _PER_BOX, _QUANTITY, _WEIGHT, _ORDER, _ARTICLE),
+    *(_MAX_LOAD, _FRAGILE, _STACKABLE, _BOTTOM_ONLY, _UPRIGHT, _UNIT, _PER_BOX, _QUANTITY, _WEIGHT, _ORDER, _ARTICLE),
 ]
 
 # -- which of several ------------------------------------------------------------------------------------------------

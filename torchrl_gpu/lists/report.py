@@ -81,7 +81,8 @@ def _add_amounts(shown: Table, found: BoxList) -> None:
         without = "" if known.all() else f", {(~known).sum():,} boxes without one"
         shown.add_row("weight", f"{weights[known].sum():,.6g} kg, a box {_range(weights[known])} kg{without}")
     upright = [up[:, 2] & ~up[:, :2].any(1) for up in found.up]
-    for name, flags in (("this side up", upright), ("fragile", found.fragile)):
+    flagged = {"this side up": upright, "fragile": found.fragile, "bottom only": found.bottom_only}
+    for name, flags in flagged.items():
         if number := sum(int(each.sum()) for each in flags):
             shown.add_row(name, f"{number:,} boxes")
     loads = np.concatenate([np.zeros(0), *found.max_loads])

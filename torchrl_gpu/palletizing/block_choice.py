@@ -18,6 +18,8 @@ LARGE_FIRST = 0.2
 _SLENDER = 3
 # Axes along which a block grows, one after the other: rows, walls and whole blocks.
 _GROWTH = ((0,), (1,), (2,), (0, 1), (1, 0), (0, 2), (1, 2), (0, 1, 2))
+# Share of the tries that lay no box on its side.
+_UPRIGHT = 0.3
 # How much a taste is varied, as a standard deviation of its logarithm.
 _VARIED = 0.3
 
@@ -32,6 +34,8 @@ class _Stacking:
         broad: Worth of a block that is not slender.
         whole_base: Worth of standing with the whole base.
         overhang: Length that a box may take, as a share of the free one.
+        keeps_upright: Whether the listed height stays up where a box may lie on its side. Lists tend to give boxes as
+            they stand, and their heights go together.
     """
 
     heavy_below: float
@@ -39,6 +43,7 @@ class _Stacking:
     broad: float
     whole_base: float
     overhang: float
+    keeps_upright: bool
 
     @staticmethod
     def draw(generator: np.random.Generator) -> _Stacking:
@@ -51,6 +56,7 @@ class _Stacking:
             broad=one_of(0.0, 0.5),
             whole_base=one_of(0.0, 0.3),
             overhang=one_of(1.0, 1.33),
+            keeps_upright=bool(generator.random() < _UPRIGHT),
         )
 
 
@@ -173,7 +179,13 @@ class Options:
 
 
 def find_options(
-    kinds: Kinds, left: np.ndarray, space: np.ndarray, *, bears: np.ndarray | None, most_height: int, overhang: float
+    kinds: Kinds,
+    left: np.ndarray,
+    space: np.ndarray,
+    taste: Taste,
+    *,
+    bears: np.ndarray | None,
+    most_height: int,
 ) -> Options | None:
     """Return all blocks that fit free rectangles, None where there are none.
 
@@ -181,11 +193,14 @@ def find_options(
         kinds: Of the order.
         left: Boxes of each kind that may be placed, (K,) int64.
         space: As in `Options`, (S, 5) int64.
+        taste: Of the try.
         bears: Most kilograms that may be put on each space, (S,); None where all bear anything.
         most_height: Of the load, nanometres.
-        overhang: Length that a box may take, as a share of the free one.
     """
-    ways = np.flatnonzero(left[kinds.kind] > 0)
+    may_be_placed = left[kinds.kind] > 0
+    if taste.stacking.keeps_upright:
+        may_be_placed &= kinds.is_upright
+    ways = np.flatnonzero(may_be_placed)
     if not len(ways) or not len(space):
         return None
     sides = kinds.sides[ways]
@@ -195,12 +210,15 @@ def find_options(
     # A box may stick out over a top, never over the pallet.
     longest = room.copy()
     is_top = space[:, 0] > 0
-    longest[is_top, :2] = (room[is_top, :2] * overhang).astype(np.int64)
+    longest[is_top, :2] = (room[is_top, :2] * taste.stacking.overhang).astype(np.int64)
     # Most of the free rectangles are too small for any box.
     has_use = (longest >= sides.min(0)).all(1)
     space = space[has_use]
     room = room[has_use]
     fits = np.all(longest[has_use, None] >= sides, axis=2)
+    stays_down = kinds.bottom_only[kinds.kind[ways]]
+    if stays_down.any():
+        fits &= ~(is_top[has_use, None] & stays_down)
     if bears is not None:
         fits &= bears[has_use, None] >= kinds.load[kinds.kind[ways]] * (1 - _ROUNDING)
     at, way = np.nonzero(fits)

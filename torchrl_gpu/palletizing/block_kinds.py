@@ -29,10 +29,12 @@ class Kinds:
         weight: Kilograms of the heaviest, (K,).
         max_load: Kilograms that may be put on a box, inf for any, (K,).
         layers: Boxes that may stand on one another, (K,) int64.
+        bottom_only: Mask of the kinds that stand on the pallet itself, (K,) bool.
         kind: Of each way, (V,) int64.
         sides: Nanometres along x, y and z of each way with the gap to the next box, (V, 3) int64.
         along: Listed sides along x, y and z of each way, (V, 3) int64.
         pressure: Kilograms on the base of each way, as a share of the most, (V,).
+        is_upright: Mask of the ways with the listed height up, and of all ways of kinds that have none, (V,) bool.
     """
 
     boxes: list[np.ndarray]
@@ -40,10 +42,12 @@ class Kinds:
     weight: np.ndarray
     max_load: np.ndarray
     layers: np.ndarray
+    bottom_only: np.ndarray
     kind: np.ndarray
     sides: np.ndarray
     along: np.ndarray
     pressure: np.ndarray
+    is_upright: np.ndarray
 
     @property
     def is_closed(self) -> np.ndarray:
@@ -115,6 +119,7 @@ def kinds_of(packer: Packer, prepared: PreparedBoxes, boxes: np.ndarray) -> Kind
     listed = prepared.boxes.sizes.numpy()[first]
     weight = weights[first]
     max_load = prepared.boxes.max_load.numpy()[first]
+    bottom_only = prepared.boxes.bottom_only.numpy()[first]
     kind: list[int] = []
     along: list[np.ndarray] = []
     sides: list[tuple[int, ...]] = []
@@ -124,17 +129,23 @@ def kinds_of(packer: Packer, prepared: PreparedBoxes, boxes: np.ndarray) -> Kind
         along += ways.values()
         sides += ways
     of_way = np.array(kind)
+    along_of_way = np.array(along)
     sides_nm = np.array(sides, dtype=np.int64)
+    layers = np.where(bottom_only, 1, _layers(max_load, weight))
+    pressure = _pressure(weight[of_way], sides_nm)
+    is_upright = _is_upright(of_way, along_of_way)
     return Kinds(
-        boxes=of_kind,
-        volume=listed.prod(1),
-        weight=weight,
-        max_load=max_load,
-        layers=_layers(max_load, weight),
+        of_kind,
+        listed.prod(1),
+        weight,
+        max_load,
+        layers,
+        bottom_only,
         kind=of_way,
         sides=sides_nm,
-        along=np.array(along),
-        pressure=_pressure(weight[of_way], sides_nm),
+        along=along_of_way,
+        pressure=pressure,
+        is_upright=is_upright,
     )
 
 
@@ -165,6 +176,12 @@ def _layers(max_load: np.ndarray, weight: np.ndarray) -> np.ndarray:
         if weight[kind] > 0:
             layers[kind] += math.floor(max_load[kind] / weight[kind] + _ROUNDING)
     return layers
+
+
+def _is_upright(kind: np.ndarray, along: np.ndarray) -> np.ndarray:
+    has_height_up = along[:, 2] == 2
+    has_some = np.isin(kind, kind[has_height_up])
+    return has_height_up | ~has_some
 
 
 def _pressure(weight: np.ndarray, sides: np.ndarray) -> np.ndarray:

@@ -40,7 +40,7 @@ RULES = ("none", "support", "com", "load_bearing")
 # Tries of each pallet by default: as many as an order of so many kinds has time for.
 _MOST_TRIES = 128
 _LEAST_TRIES = 8
-_TRIES_TIMES_KINDS = 16_000
+_TRIES_TIMES_KINDS = 10_000
 # Tries after the first one that leaves no box: the steadiest of them is kept.
 _TRIES_OF_LAST = 32
 # Kinds that a try chooses from. Of more it draws so many, and sees the others once these fit no more.
@@ -92,7 +92,8 @@ def pack_blocks(
     step = 0
     number = 0
     while left.any():
-        task = _Task(packer.pallet, kinds, left, FillableLengths.of(packer.pallet, kinds, left), start)
+        lengths = FillableLengths.of(packer.pallet, kinds, left)
+        task = _Task(packer.pallet, kinds, left, lengths, start, needs_support=packer.bin.stability != "none")
         load = _fill(task, tries or _tries_for(left), tastes, generator)
         # A box that fits no pallet would keep the loop for ever.
         assert load.blocks or start is not None, "pack_blocks: a box fits no empty pallet"
@@ -122,6 +123,7 @@ class _Task:
         left: Boxes of each kind that wait, (K,) int64.
         lengths: Of these boxes.
         start: What is on the pallet, None for nothing.
+        needs_support: Whether boxes must stand.
     """
 
     pallet: Pallet
@@ -129,6 +131,7 @@ class _Task:
     left: np.ndarray
     lengths: FillableLengths
     start: StartingPile | None
+    needs_support: bool
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,7 @@ class _Filling:
         self.most_height = round(pallet.height * PER_METRE)
         self.weight_left = pallet.weight * (1 + _ROUNDING)
         floor, room = _floor_and_room(pallet, task.kinds)
-        self.tops = FlatTops(floor, room, taste.hole)
+        self.tops = FlatTops(floor, room, taste.hole, needs_support=task.needs_support)
         # Loads take their time, and most lists limit none.
         self.loads = ColumnLoads() if bool(np.isfinite(task.kinds.max_load).any()) else None
         if task.start is not None:
@@ -221,9 +224,9 @@ class _Filling:
             kinds,
             self._count_allowed(is_seen),
             space,
+            self.taste,
             bears=None if self.loads is None else self.loads.most_room(space[:, 0]),
             most_height=self.most_height,
-            overhang=self.taste.stacking.overhang,
         )
         if options is None:
             return False

@@ -38,13 +38,15 @@ class FlatTops:
         floor: What bears load before the first box.
         room: What boxes may take; more than the floor where they may stick out over the pallet.
         hole: Widest hole between two tops that a free rectangle may have, nanometres.
+        needs_support: Whether boxes stand by most of their base; otherwise any contact will do.
 
     Attributes:
         free: Largest free rectangles by their height, nanometres. They may overlap, and have holes of lower heights.
     """
 
-    def __init__(self, floor: Rectangle, room: Rectangle, hole: int) -> None:
+    def __init__(self, floor: Rectangle, room: Rectangle, hole: int, *, needs_support: bool = True) -> None:
         self.room = room
+        self.needs_support = needs_support
         self.hole = hole
         self.free: dict[int, list[Rectangle]] = {0: [room]}
         self._bearing: dict[int, list[Rectangle]] = {0: [floor]}
@@ -70,7 +72,7 @@ class FlatTops:
         if not contacts:
             return None
         area = sum(_area(contact) for contact in contacts)
-        if area == _area(base):
+        if area == _area(base) or not self.needs_support:
             return base
         if area < _LEAST_AREA * _area(base):
             return None

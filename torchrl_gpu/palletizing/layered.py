@@ -80,6 +80,7 @@ class _Article:
         pattern: The fullest layer.
         weight: Kilograms of the heaviest.
         max_load: Kilograms that may be put on a box.
+        bottom_only: Whether they stand on the pallet itself.
     """
 
     boxes: np.ndarray
@@ -88,6 +89,7 @@ class _Article:
     pattern: LayerPattern
     weight: float
     max_load: float
+    bottom_only: bool
 
     @property
     def height(self) -> float:
@@ -193,7 +195,8 @@ def layer_order(packer: Packer, prepared: PreparedBoxes, boxes: np.ndarray) -> L
 def _articles(packer: Packer, prepared: PreparedBoxes, boxes: np.ndarray) -> list[_Article]:
     """Equal boxes of an order, in the sequence in which they are stacked.
 
-    What bears anything comes first, then what weighs most on its base: heavy below light.
+    What stays at the bottom comes first, then what bears anything, then what weighs most on its base: heavy below
+    light.
     """
     row = prepared.row.cpu().numpy()[boxes]
     weights = prepared.boxes.weights.numpy()
@@ -206,9 +209,9 @@ def _articles(packer: Packer, prepared: PreparedBoxes, boxes: np.ndarray) -> lis
     return sorted(articles, key=_stacking_rank)
 
 
-def _stacking_rank(article: _Article) -> tuple[bool, float, float]:
+def _stacking_rank(article: _Article) -> tuple[bool, bool, float, float]:
     base = float(article.sides[0] * article.sides[1])
-    return math.isfinite(article.max_load), -article.weight / base, -base
+    return not article.bottom_only, math.isfinite(article.max_load), -article.weight / base, -base
 
 
 def _article(packer: Packer, prepared: PreparedBoxes, kind: int, boxes: np.ndarray) -> _Article:
@@ -220,6 +223,7 @@ def _article(packer: Packer, prepared: PreparedBoxes, kind: int, boxes: np.ndarr
     listed = prepared.boxes.sizes[boxes[0]].numpy()
     weights = prepared.boxes.weights.numpy()
     max_load = float(prepared.boxes.max_load[boxes[0]])
+    bottom_only = bool(prepared.boxes.bottom_only[boxes[0]])
     room_x, room_y = _room(pallet, listed)
     best: _Article | None = None
     best_score = (0.0, 0.0)
@@ -236,12 +240,12 @@ def _article(packer: Packer, prepared: PreparedBoxes, kind: int, boxes: np.ndarr
         # Of sides with as many boxes on a pallet the flattest one is the steadiest.
         score = (float(pattern.number * layers), -float(sides[2]))
         if pattern.number and (best is None or score > best_score):
-            best = _Article(boxes, along, sides, pattern, float(weights[boxes].max()), max_load)
+            best = _Article(boxes, along, sides, pattern, float(weights[boxes].max()), max_load, bottom_only)
             best_score = score
     if best is None:
         none = np.zeros(0)
         empty = LayerPattern(none, none, none.astype(bool), 0.0, 0.0)
-        best = _Article(boxes, np.arange(3), listed, empty, float(weights[boxes].max()), max_load)
+        best = _Article(boxes, np.arange(3), listed, empty, float(weights[boxes].max()), max_load, bottom_only)
     return best
 
 
@@ -327,6 +331,8 @@ def _places(pallet: Pallet, article: _Article) -> tuple[np.ndarray, np.ndarray]:
 def _takes(stack: _Stack, pallet: Pallet, laid: _Laid, weight: float) -> bool:
     """Whether a layer may go on top of a pallet."""
     article = laid.article
+    if article.bottom_only:
+        return False
     if stack.height + article.height > pallet.height * (1 + _ROUNDING):
         return False
     if stack.weight + weight > pallet.weight * (1 + _ROUNDING):

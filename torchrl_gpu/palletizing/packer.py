@@ -302,7 +302,7 @@ class Packer:
                 Boxes that are only placed again need no test.
         """
         # Equal boxes are judged once. Their weight tells nothing about where they fit.
-        kinds = torch.cat([boxes.sizes, boxes.up, boxes.max_load[:, None]], 1)
+        kinds = torch.cat([boxes.sizes, boxes.up, boxes.max_load[:, None], boxes.bottom_only[:, None]], 1)
         known, row = kinds.unique(dim=0, return_inverse=True)
         listed = known[:, :3]
         may_be_up = known[:, 3:6]
@@ -323,6 +323,9 @@ class Packer:
         catalogue = catalogue.to(self.device)
         soles = soles.to(self.device)
         row = row.to(self.device)
+        bottom_only = None
+        if bool(boxes.bottom_only.any()):
+            bottom_only = known[:, 7].bool().to(self.device)
         prepared = PreparedBoxes(
             boxes,
             catalogue,
@@ -333,6 +336,7 @@ class Packer:
             first=row,
             weight=_on_device(boxes.weights, self.device),
             max_load=_on_device(boxes.max_load, self.device),
+            bottom_only=bottom_only,
             reasons=[],
         )
         if not test_fit:
@@ -723,6 +727,9 @@ class Packer:
             legal = legal & within
         if self.turns == "axis":
             legal = legal & prepared.turns[item.clamp_min(0)][..., None, None]
+        if prepared.bottom_only is not None:
+            stays_down = prepared.bottom_only[item.clamp_min(0)][..., None, None, None]
+            legal = legal & (~stays_down | (z_map <= self.pallet.deck + self.bin.tolerance))
         if self.pallet.deck:
             # Around the pallet there is no floor.
             legal = legal & (z_map >= self.pallet.deck - self.bin.tolerance)

@@ -197,7 +197,8 @@ def boxes_of(found: BoxList) -> Boxes:
     # Nothing may lie on a fragile box, whatever load the list allows.
     max_load = max_load.masked_fill(is_fragile, 0.0)
     # A weight that the list does not give counts as unknown, 0.
-    return Boxes(sizes, weights.nan_to_num(0.0), up, max_load)
+    bottom_only = torch.from_numpy(np.concatenate(found.bottom_only))
+    return Boxes(sizes, weights.nan_to_num(0.0), up, max_load, bottom_only)
 
 
 def _fitting_boxes(found: BoxList, prepared: PreparedBoxes) -> list[np.ndarray]:

@@ -31,15 +31,24 @@ class Boxes(NamedTuple):
         weights: Kilograms, 0 where the weight is not known, (B,) float64.
         up: Mask of the sides that may be vertical, (B, 3) bool.
         max_load: Kilograms that may be put on top, (B,) float64. At 0 nothing at all may lie there, at inf anything.
+        bottom_only: Mask of the boxes that stand on the pallet itself, (B,) bool.
     """
 
     sizes: Tensor
     weights: Tensor
     up: Tensor
     max_load: Tensor
+    bottom_only: Tensor
 
     @staticmethod
-    def of(sizes: Rows, weights: Numbers = 0.0, upright: Flags = True, max_load: Numbers = math.inf) -> Boxes:
+    def of(
+        sizes: Rows,
+        weights: Numbers = 0.0,
+        upright: Flags = True,
+        max_load: Numbers = math.inf,
+        *,
+        bottom_only: Flags = False,
+    ) -> Boxes:
         """Build boxes from numbers or arrays.
 
         A scalar applies to all boxes. The third side of `upright` boxes stays vertical.
@@ -49,7 +58,8 @@ class Boxes(NamedTuple):
         stays = torch.as_tensor(upright, dtype=torch.bool, device="cpu").expand(len(size))
         load = torch.as_tensor(max_load, dtype=torch.float64, device="cpu").expand(len(size))
         up = torch.stack([~stays, ~stays, stays | True], 1)
-        return Boxes(size, weight, up, load)
+        bottom = torch.as_tensor(bottom_only, dtype=torch.bool, device="cpu").expand(len(size))
+        return Boxes(size, weight, up, load, bottom)
 
 
 @dataclass(frozen=True)
@@ -142,6 +152,7 @@ class PreparedBoxes:
             are other numbers from 0 up, one for each box: then every box counts as one that fits an empty pallet.
         weight: Kilograms, (B,) float32.
         max_load: Kilograms that may be put on top, (B,) float32.
+        bottom_only: Mask of the rows that stand on the pallet itself, (M,) bool; None where there are none.
         reasons: Why each box cannot be placed on an empty pallet, "" where it can. Empty where that was not tested.
     """
 
@@ -153,4 +164,5 @@ class PreparedBoxes:
     first: Tensor
     weight: Tensor
     max_load: Tensor
+    bottom_only: Tensor | None
     reasons: list[str]

@@ -236,9 +236,9 @@ def _variants(packer: Packer, upright: Packer, prepared: PreparedBoxes, orders: 
                 along.append(listed)
                 sides.append(size)
     of_kind = torch.tensor(kinds, dtype=torch.int64, device="cpu")
-    max_loads = prepared.boxes.max_load[torch.from_numpy(shown)]
-    max_load = max_loads[of_kind]
-    made = upright.prepare(Boxes.of(sides, max_load=max_load), test_fit=False)
+    max_load = prepared.boxes.max_load[torch.from_numpy(shown)][of_kind]
+    bottom_only = prepared.boxes.bottom_only[torch.from_numpy(shown)][of_kind]
+    made = upright.prepare(Boxes.of(sides, max_load=max_load, bottom_only=bottom_only), test_fit=False)
     of_order = []
     for boxes in orders:
         is_mine = torch.isin(of_kind, row[torch.from_numpy(boxes)])

@@ -129,11 +129,11 @@ class BoxSequences(ItemSource):
         if not kept:
             raise ValueError(f"{self._where}: the list has no order of boxes")
         names = [read.orders[i] for i in kept]
-        for word, each in (
-            ("fragile", read.fragile),
-            ("of limited load", [np.isfinite(load) for load in read.max_loads]),
-            (_UPRIGHT, [~up.all(1) for up in read.up]),
-        ):
+        is_limited = [np.isfinite(load) for load in read.max_loads]
+        is_upright = [np.any(~up, axis=1) for up in read.up]
+        limits = {"fragile": read.fragile, "bottom only": read.bottom_only}
+        limits |= {"of limited load": is_limited, _UPRIGHT: is_upright}
+        for word, each in limits.items():
             self._limits[word] = sum(int(each[i].sum()) for i in kept)
         sizes = [_checked(read.sizes[i], f"{self._where}: order {name}") for i, name in zip(kept, names, strict=True)]
         return names, sizes, [_plain_labels(read.labels[i]) for i in kept], read.unit
