@@ -100,7 +100,7 @@ def containers(result: JsonObject) -> Lines:
     rows: dict[str, dict[int, float]] = {}
     seconds: dict[str, float] = {}
     for row in itertools.chain.from_iterable(measured):
-        name = row["by"] if row["tries"] is None else f"{row['by']}, {row['tries']} tries"
+        name = row["by"] if row["tries"] == "default" else f"{row['by']}, {row['tries']} tries"
         rows.setdefault(name, {})[row["problem"]] = row["filled"]
         seconds[name] = seconds.get(name, 0.0) + row["s"]
     lines = [["by", *map(str, _PROBLEMS), "mean", "s for all"]]

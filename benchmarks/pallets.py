@@ -50,6 +50,8 @@ from torchrl_gpu.system.console import progress, wide_console
 
 RULES = ("none", "support", "load_bearing")
 CONTAINER = "587x233x220cm"
+# Tries that an order has where nobody says how many.
+_DEFAULT = "default"
 # Boxes, kinds of them, and how they may be turned.
 MIXED = (
     (1_000, 20, "yaw"),
@@ -156,20 +158,22 @@ def containers(args: argparse.Namespace) -> Iterator[Task]:
 
     A row holds the share of the first container that is filled, per cent.
     """
-    for by, tries in (("blocks", None), ("search", args.tries)):
+    for by, tries in (("blocks", _DEFAULT), ("search", args.tries)):
         for problem in range(1, 6):
             path = args.sequences / "br1" / f"BR1_{problem}_items.csv"
             yield {"by": by, "tries": tries, "problem": problem}, partial(_container, path, by, tries)
 
 
-def _container(path: Path, by: str, tries: int | None) -> list[Row]:
+def _container(path: Path, by: str, tries: int | str) -> list[Row]:
     found, began = read_orders(path, "cm"), time.process_time()
     container = Pallet(*sides_of(CONTAINER), cell=0.01)
     packer = Packer(container, turns="axis", device="cpu")
     prepared = packer.prepare(boxes_of(found))
     # Without layers: those of one box leave the first container less full.
     boxes = np.arange(len(prepared.row))
-    placed = pack_blocks(packer, prepared, boxes) if tries is None else search(packer, prepared, [boxes], tries)
+    placed = (
+        pack_blocks(packer, prepared, boxes) if isinstance(tries, str) else search(packer, prepared, [boxes], tries)
+    )
     filled = float(placed.sides[placed.pallet == 0].prod(1).sum()) / container.volume
     return [{"filled": 100 * filled, "s": time.process_time() - began}]
 
