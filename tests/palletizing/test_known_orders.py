@@ -215,3 +215,36 @@ def test_top_only_is_a_box_on_which_nothing_lies(tmp_path: Path) -> None:
     is_on_top = np.concatenate(plans.found.fragile)[plans.placed.box]
     assert num_pallets(plans) == 1
     assert plans.placed.corner[is_on_top, 2].min() >= 0.2 - 1e-6
+
+
+def test_interlocked_layers_stand_on_several_boxes(tmp_path: Path) -> None:
+    row = "A,a,300,200,240,64,5,"
+    columns = planned(tmp_path, row)
+    interlocked = planned(tmp_path, row, layers="interlocked")
+    assert num_pallets(interlocked) == num_pallets(columns) == 1
+    for plans, most in ((columns, 1), (interlocked, 4)):
+        (pallet,) = plans.pallets()
+        low = pallet.placed.corner
+        high = low + pallet.placed.sides
+        overlap = np.minimum(high[:, None, :2], high[None, :, :2]) - np.maximum(low[:, None, :2], low[None, :, :2])
+        stands_on = (overlap > 1e-6).all(2) & np.isclose(low[:, None, 2], high[None, :, 2])
+        assert 1 <= stands_on.sum(1).max() <= most
+        assert (stands_on.sum(1).max() > 1) == (plans is interlocked)
+
+
+def test_interlocked_layers_hold_together_in_the_simulation(tmp_path: Path) -> None:
+    pytest.importorskip("mujoco")
+    plans = planned(tmp_path, "A,a,300,200,200,70,3,", "A,b,310,240,150,9,2,", layers="interlocked", physics=True)
+    assert [pallet.verdict.fallen for pallet in plans.pallets() if pallet.verdict] == [[]] * num_pallets(plans)
+
+
+def test_boxes_of_limited_load_stay_columns(tmp_path: Path) -> None:
+    row = "A,a,500,300,240,40,5,40"
+    columns = planned(tmp_path, row, pallet="1200x1000")
+    interlocked = planned(tmp_path, row, pallet="1200x1000", layers="interlocked")
+    np.testing.assert_array_equal(columns.placed.corner, interlocked.placed.corner)
+
+
+def test_layers_need_a_whole_order(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"layers.*interlocked"):
+        planned(tmp_path, "A,a,300,200,240,6,5,", layers="interlocked", visible=1)

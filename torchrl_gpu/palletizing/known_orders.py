@@ -32,6 +32,8 @@ def pack_known_orders(
     orders: Sequence[np.ndarray],
     tries: int | None = None,
     report: Report = lambda words: None,
+    *,
+    interlocked: bool = False,
 ) -> Placements:
     """Pack each order on few pallets, in layers where it has them.
 
@@ -41,8 +43,9 @@ def pack_known_orders(
         orders: Numbers of the boxes of each order, (…) int64.
         tries: Of each pallet of blocks, or candidates of a search; None for those that an order has time for.
         report: Called with a line about the progress.
+        interlocked: Whether layers of an article are turned in turn, see `layer_order`.
     """
-    layered = [layer_order(packer, prepared, boxes) for boxes in orders]
+    layered = [layer_order(packer, prepared, boxes, interlocked=interlocked) for boxes in orders]
     if blocks.is_for(packer):
         plans = _plan_with_blocks(packer, prepared, orders, layered, tries, report)
     else:

@@ -25,6 +25,12 @@ _NOISE = 1e-3
 _MOST_RECTANGLES = 2500
 # Boxes along a side beyond which all lie alike.
 _MOST_ALONG = 200
+# Patterns that are looked at for layers that interlock.
+_MOST_OTHERS = 16
+
+
+# Lower corner of a box, and whether it is turned.
+_Box = tuple[int, int, bool]
 
 
 @dataclass(frozen=True)
@@ -63,6 +69,28 @@ def best_pattern(length: float, width: float, along: float, across: float, *, ma
     return _solve(room_x, room_y, side_x, side_y, may_turn)
 
 
+def equal_patterns(length: float, width: float, along: float, across: float) -> list[LayerPattern]:
+    """Return patterns with as many boxes as the fullest one, some of them turned.
+
+    Arguments are those of `best_pattern`. There are none where only rows of boxes that all lie alike hold so many.
+    """
+    room_x = round(length * _PER_METRE) + _TOLERANCE
+    room_y = round(width * _PER_METRE) + _TOLERANCE
+    side_x = math.ceil(along * _PER_METRE - _NOISE)
+    side_y = math.ceil(across * _PER_METRE - _NOISE)
+    return _solve_others(room_x, room_y, side_x, side_y)
+
+
+@lru_cache(256)
+def _solve_others(room_x: int, room_y: int, along: int, across: int) -> list[LayerPattern]:
+    is_tiny = max(room_x, room_y) // min(along, across) > _MOST_ALONG
+    if along == across or is_tiny:
+        return []
+    layout = _Layout(room_x, room_y, along, across)
+    patterns = [_pattern(boxes, along, across) for boxes in layout.other_boxes()]
+    return [pattern for pattern in patterns if pattern.turned.any() and not pattern.turned.all()]
+
+
 @lru_cache(4096)
 def _solve(room_x: int, room_y: int, along: int, across: int, may_turn: bool) -> LayerPattern:
     is_tiny = max(room_x, room_y) // min(along, across) > _MOST_ALONG
@@ -70,6 +98,10 @@ def _solve(room_x: int, room_y: int, along: int, across: int, may_turn: bool) ->
         boxes = _rows(0, 0, room_x, room_y, along, across, turned=False)
     else:
         boxes = _Layout(room_x, room_y, along, across).boxes()
+    return _pattern(boxes, along, across)
+
+
+def _pattern(boxes: list[_Box], along: int, across: int) -> LayerPattern:
     if not boxes:
         none = np.zeros(0)
         return LayerPattern(none, none, none.astype(bool), 0.0, 0.0)
@@ -80,10 +112,6 @@ def _solve(room_x: int, room_y: int, along: int, across: int, may_turn: bool) ->
     right = x + np.where(turned, across, along)
     upper = y + np.where(turned, along, across)
     return LayerPattern(x / _PER_METRE, y / _PER_METRE, turned, right.max() / _PER_METRE, upper.max() / _PER_METRE)
-
-
-# Lower corner of a box, and whether it is turned.
-_Box = tuple[int, int, bool]
 
 
 def _rows(x: int, y: int, room_x: int, room_y: int, along: int, across: int, *, turned: bool) -> list[_Box]:
@@ -202,6 +230,27 @@ class _Layout:
                 self.number[i, j] = best
             if best == self.by_area[i, j]:
                 return
+
+    def other_boxes(self) -> list[list[_Box]]:
+        """Boxes of the whole rectangle by each cut into two that costs none.
+
+        They are at most `_MOST_OTHERS`.
+        """
+        last_x = len(self.sums_x) - 1
+        last_y = len(self.sums_y) - 1
+        most = int(self.number[last_x, last_y])
+        upright = self.number[:, last_y] + self.number[self.left_x[last_x], last_y]
+        level = self.number[last_x] + self.number[last_x, self.left_y[last_y]]
+        found = []
+        for cut in np.flatnonzero(upright == most).tolist():
+            if 0 < cut < last_x:
+                right = self._boxes(int(self.sums_x[cut]), 0, int(self.left_x[last_x, cut]), last_y)
+                found.append(self._boxes(0, 0, cut, last_y) + right)
+        for cut in np.flatnonzero(level == most).tolist():
+            if 0 < cut < last_y:
+                upper = self._boxes(0, int(self.sums_y[cut]), last_x, int(self.left_y[last_y, cut]))
+                found.append(self._boxes(0, 0, last_x, cut) + upper)
+        return found[:_MOST_OTHERS]
 
     def boxes(self) -> list[_Box]:
         """Boxes of the whole rectangle."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from torchrl_gpu.palletizing.layer_patterns import LayerPattern, best_pattern
+from torchrl_gpu.palletizing.layer_patterns import LayerPattern, best_pattern, equal_patterns
 from torchrl_gpu.palletizing.packer import Packer
 from torchrl_gpu.palletizing.pallet import Pallet
 from torchrl_gpu.palletizing.plan import Placements
@@ -159,13 +159,18 @@ class _Stack:
         return number
 
 
-def layer_order(packer: Packer, prepared: PreparedBoxes, boxes: np.ndarray) -> LayeredOrder:
+def layer_order(
+    packer: Packer, prepared: PreparedBoxes, boxes: np.ndarray, *, interlocked: bool = False
+) -> LayeredOrder:
     """Stack the full layers of an order.
 
     Args:
         packer: Of the pallet, the turns and the rule.
         prepared: All boxes.
         boxes: Numbers of the boxes of the order, (…) int64.
+        interlocked: Whether every second layer of an article is turned or mirrored, so that its boxes stand on several,
+            where its pattern allows that and its boxes bear any load. Columns bear most, interlocked layers hold
+            together.
     """
     articles = _articles(packer, prepared, boxes)
     weights = prepared.boxes.weights.numpy()
@@ -178,9 +183,12 @@ def layer_order(packer: Packer, prepared: PreparedBoxes, boxes: np.ndarray) -> L
         if not full:
             left.append(article.boxes)
             continue
+        patterns: list[LayerPattern] = []
+        if interlocked and math.isinf(article.max_load):
+            patterns = _patterns(packer, article)
         for layer in range(full):
             taken = article.boxes[layer * number : (layer + 1) * number]
-            _put(stacks, packer.pallet, article, taken, weights)
+            _put(stacks, packer.pallet, article, taken, weights, patterns)
         rest = article.boxes[full * number :]
         if len(rest):
             partial.append((article, rest))
@@ -273,9 +281,19 @@ def _sides_along(packer: Packer, prepared: PreparedBoxes, kind: int) -> list[np.
 # -- stacking --------------------------------------------------------------------------------------------------------
 
 
-def _put(stacks: list[_Stack], pallet: Pallet, article: _Article, boxes: np.ndarray, weights: np.ndarray) -> None:
-    """Put a full layer on the first pallet that takes it, or on a new one."""
-    x, y = _places(pallet, article)
+def _put(
+    stacks: list[_Stack],
+    pallet: Pallet,
+    article: _Article,
+    boxes: np.ndarray,
+    weights: np.ndarray,
+    patterns: Sequence[LayerPattern],
+) -> None:
+    """Put a full layer on the first pallet that takes it, or on a new one.
+
+    On its own article every second layer lies in one of other patterns, where there is a good one.
+    """
+    x, y = _places(pallet, article.pattern)
     laid = _Laid(article, boxes, x, y, article.pattern.turned, 0.0, is_full=True)
     weight = float(weights[boxes].sum())
     for stack in stacks:
@@ -284,7 +302,55 @@ def _put(stacks: list[_Stack], pallet: Pallet, article: _Article, boxes: np.ndar
     else:
         stack = _Stack()
         stacks.append(stack)
+    if stack.layers_on_top(article) % 2:
+        laid = _interlock(laid, stack.layers[-1], pallet, patterns)
     _add(stack, laid, weight)
+
+
+def _patterns(packer: Packer, article: _Article) -> list[LayerPattern]:
+    """Patterns in which every second layer of an article may lie."""
+    if packer.turns == "fixed":
+        return [article.pattern]
+    pallet = packer.pallet
+    room_x, room_y = _room(pallet, article.sides)
+    along = float(article.sides[0]) + pallet.gap
+    across = float(article.sides[1]) + pallet.gap
+    return [article.pattern, *equal_patterns(room_x + pallet.gap, room_y + pallet.gap, along, across)]
+
+
+def _interlock(laid: _Laid, below: _Laid, pallet: Pallet, patterns: Sequence[LayerPattern]) -> _Laid:
+    """Lay a layer so that the fewest of its boxes stand on one box alone.
+
+    Each pattern is also turned by 180° and mirrored. The layer stays as it is where that changes nothing, or where some
+    box would not be held.
+    """
+    best = laid
+    most_moved = 0
+    for pattern in patterns:
+        x, y = _places(pallet, pattern)
+        plain = replace(laid, x=x, y=y, turned=pattern.turned)
+        sides = plain.sides()
+        other_x = pallet.length - x - sides[:, 0]
+        other_y = pallet.width - y - sides[:, 1]
+        for changed in (
+            plain,
+            replace(plain, x=other_x),
+            replace(plain, y=other_y),
+            replace(plain, x=other_x, y=other_y),
+        ):
+            moved = _moved(changed, below)
+            if moved > most_moved and _is_supported(below, changed):
+                best = changed
+                most_moved = moved
+    return best
+
+
+def _moved(laid: _Laid, below: _Laid) -> int:
+    """Boxes of a layer that do not stand on just one box."""
+    upper = _rectangles(laid)
+    lower = _rectangles(below)
+    is_same = np.isclose(upper[:, None], lower[None], atol=_EDGE).all(2)
+    return int((~is_same.any(1)).sum())
 
 
 def _put_on_its_own(
@@ -294,16 +360,17 @@ def _put_on_its_own(
 
     False where no layer has room.
     """
-    x, y = _places(pallet, article)
-    sides = article.sides
-    turned = article.pattern.turned
-    middle_x = x + np.where(turned, sides[1], sides[0]) / 2 - pallet.length / 2
-    middle_y = y + np.where(turned, sides[0], sides[1]) / 2 - pallet.width / 2
-    nearest = np.argsort(middle_x**2 + middle_y**2, kind="stable")[: len(boxes)]
-    laid = _Laid(article, boxes, x[nearest], y[nearest], turned[nearest], 0.0, is_full=False)
     weight = float(weights[boxes].sum())
     for stack in stacks:
-        if stack.layers[-1].article is article and _takes(stack, pallet, laid, weight):
+        below = stack.layers[-1]
+        if below.article is not article:
+            continue
+        # Each on one box of the layer below.
+        middle = np.stack([below.x, below.y], 1) + below.sides()[:, :2] / 2
+        from_centre = middle - np.array([pallet.length, pallet.width]) / 2
+        nearest = np.argsort((from_centre**2).sum(1), kind="stable")[: len(boxes)]
+        laid = _Laid(article, boxes, below.x[nearest], below.y[nearest], below.turned[nearest], base=0.0, is_full=False)
+        if _takes(stack, pallet, laid, weight):
             _add(stack, laid, weight)
             return True
     return False
@@ -316,12 +383,11 @@ def _add(stack: _Stack, laid: _Laid, weight: float) -> None:
     stack.weight += weight
 
 
-def _places(pallet: Pallet, article: _Article) -> tuple[np.ndarray, np.ndarray]:
-    """Lower corners of the boxes of a layer, in the middle of the pallet.
+def _places(pallet: Pallet, pattern: LayerPattern) -> tuple[np.ndarray, np.ndarray]:
+    """Lower corners of the boxes of a pattern, in the middle of the pallet.
 
     Metres from the corner of the pallet, (P,) each.
     """
-    pattern = article.pattern
     # The last box of a row has no neighbour, and so no gap behind it.
     first_x = (pallet.length - (pattern.length - pallet.gap)) / 2
     first_y = (pallet.width - (pattern.width - pallet.gap)) / 2

@@ -31,6 +31,7 @@ from torchrl_gpu.system import arguments
 _LOG = logging.getLogger(__name__)
 _MOST_VISIBLE = 1024
 _MOST_TRIES = 2**16
+_LAYERS = ("columns", "interlocked")
 # Elements of the maps of all placements that are made at once: so few stay near the caches.
 _CHUNK = 2**20
 
@@ -53,6 +54,7 @@ def pack(
     open_pallets: int = 1,
     visible: int | str | None = None,
     tries: int | None = None,
+    layers: str = "columns",
     turns: str = "yaw",
     stability: str = "load_bearing",
     policy: str = "orders",
@@ -86,6 +88,7 @@ def pack(
             boxes as they come.
         tries: Of every pallet, where all boxes are visible; by the rule "corners" of every order. None is as many as an
             order has time for.
+        layers: "columns", or "interlocked": every second layer of an article is turned, see `layer_order`.
         turns: "fixed", "yaw" (turned about the vertical) or "axis" (any side up that the list permits).
         stability: One of `STABILITY_RULES`.
         policy: As in `Packer`.
@@ -122,7 +125,8 @@ def pack(
     else:
         cell_m = metres("cell", cell, above=0.0)
     chosen = replace(chosen, cell=cell_m)
-    visible = _check_visible(visible, tries=tries, policy=policy, open_pallets=open_pallets)
+    arguments.choice(WHERE, "layers", layers, _LAYERS)
+    visible = _check_visible(visible, tries=tries, layers=layers, policy=policy, open_pallets=open_pallets)
     if tries is not None:
         tries = arguments.whole(WHERE, "tries", tries, 1, _MOST_TRIES)
     packer = Packer(chosen, open_pallets=open_pallets, turns=turns, stability=stability, policy=policy, device=device)
@@ -135,7 +139,8 @@ def pack(
     fitting = _fitting_boxes(found, prepared)
     # The only text that is left is "all".
     if isinstance(visible, str):
-        placed = pack_known_orders(packer, prepared, fitting, tries, say)
+        interlocked = layers == "interlocked"
+        placed = pack_known_orders(packer, prepared, fitting, tries, say, interlocked=interlocked)
     else:
         placed = carry_out(packer, prepared, fitting, visible, say)
     placed = centre_loads(placed, chosen, boxes.weights.numpy())
@@ -170,7 +175,9 @@ def _pallet_of(
     )
 
 
-def _check_visible(visible: int | str | None, *, tries: int | None, policy: str, open_pallets: int) -> int | str:
+def _check_visible(
+    visible: int | str | None, *, tries: int | None, layers: str, policy: str, open_pallets: int
+) -> int | str:
     """Return how many boxes are chosen from, or "all".
 
     Options that would do nothing are refused.
@@ -182,7 +189,7 @@ def _check_visible(visible: int | str | None, *, tries: int | None, policy: str,
         given = {"policy": (policy, "orders"), "open_pallets": (open_pallets, 1)}
         arguments.check_effect(WHERE, "visible of a number", **given)
         return visible
-    arguments.check_effect(WHERE, "visible all", tries=(tries, None))
+    arguments.check_effect(WHERE, "visible all", tries=(tries, None), layers=(layers, "columns"))
     return arguments.whole(WHERE, "visible", visible, 1, _MOST_VISIBLE)
 
 

@@ -25,8 +25,8 @@ UNSAFE = 4
 # Options of `ListOptions`, and of `pack`.
 _LIST_OPTIONS = ("unit", "weight_unit", "decimal", "encoding", "sheet", "hidden", "counts", "weights")
 _PACK_OPTIONS = (
-    *("pallet", "height", "weight", "gap", "overhang", "cell", "open_pallets", "visible", "tries", "turns"),
-    *("stability", "policy", "physics", "friction", "device"),
+    *("pallet", "height", "weight", "gap", "overhang", "cell", "open_pallets", "visible", "tries", "layers"),
+    *("turns", "stability", "policy", "physics", "friction", "device"),
 )
 
 
@@ -155,6 +155,8 @@ def _add_packing_options(parser: OneLineParser) -> None:
     add("--visible", type=_visible, metavar="K", help=known)
     tries = "how often each pallet of a mixed order is filled; 128 by default, fewer beyond 125 kinds of boxes"
     add("--tries", type=whole(1, 2**16), help=tries)
+    layers = "boxes of one article as columns (by default), or every second layer turned so that they interlock"
+    add("--layers", choices=("columns", "interlocked"), default="columns", help=layers)
     add("--turns", choices=("fixed", "yaw", "axis"), default="yaw", help="about the vertical, or with any side up")
     rules = (
         "rule for where a box may stand: load_bearing (by default; no promise that nothing tips, see --physics),"
