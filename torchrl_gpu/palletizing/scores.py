@@ -12,7 +12,9 @@ from torchrl_gpu.palletizing.plan import Placements
 MOST_SLENDER = 2.5
 # Acceleration that a load meets on the road, in g: EUMOS 40509.
 ROAD_G = 0.5
-# Boxes that are no further apart hold one another, metres.
+# Boxes that are no further apart beside one another lean on one another, metres; EUMOS lets a load bend by more.
+_BESIDE = 0.03
+# Boxes that are no further apart in height stand on one another, metres.
 _TOUCH = 0.005
 Score = tuple[int, int, float, float]
 
@@ -96,7 +98,7 @@ def _tips_at_g(column: Column) -> float:
 
 def _touches(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
     """Which boxes touch which, (P, P) bool."""
-    reaches = np.all(lower[:, None] <= upper[None] + _TOUCH, axis=2)
+    reaches = np.all(lower[:, None] <= upper[None] + [_BESIDE, _BESIDE, _TOUCH], axis=2)
     return reaches & reaches.T
 
 
