@@ -42,6 +42,8 @@ _SEPARATORS = [
 _LABELLED = re.compile(
     r"(?P<before>[lwbhdtp])\s*[:=.]?\s*(?P<first>\d[\d.,]*\d|\d)|(?P<second>\d[\d.,]*\d|\d)\s*\(?(?P<behind>[lwbhdtp])\b\)?"
 )
+# Characters of three sides in one cell. A longer text is none: patterns would take minutes for a million digits.
+_LONGEST = 200
 _LAST_UNIT = re.compile(r"^(?P<rest>.*\d)\s*(?P<unit>[^\d\s]+)$")
 
 
@@ -52,7 +54,10 @@ def split_sides(cell: object) -> list[tuple[str, str]]:
 
     A name is "" where the cell does not say it. A unit behind the last side is that of all three.
     """
-    text = fold(plain_text(text_of(cell)))
+    given = text_of(cell)
+    if len(given) > _LONGEST:
+        return []
+    text = fold(plain_text(given))
     if not text:
         return []
     labelled = list(_LABELLED.finditer(text))
