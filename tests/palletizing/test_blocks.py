@@ -155,3 +155,9 @@ def test_box_of_unknown_weight_stands_only_on_what_bears_anything() -> None:
     assert not loads.takes([SQUARE], 10, np.inf)
     loads.place([LEFT], 10, 20, weight=np.inf, room=np.inf)
     assert loads.takes([LEFT], 20, np.inf)
+
+
+def test_rest_that_fits_on_no_layers_begins_a_pallet(tmp_path: Path) -> None:
+    # Layers leave 60 mm, and the other boxes are higher in every turn.
+    plans = planned(tmp_path, "A,a,400,300,240,48,5,", "A,b,300,250,200,3,4,", "A,c,310,200,170,2,4,")
+    assert [len(pallet.placed.box) for pallet in plans.pallets()] == [48, 5]

@@ -353,6 +353,9 @@ class _Filling:
         leave something the fullest one is the best, and one with such a column counts as somewhat less full.
         """
         kinds = self.task.kinds
+        # Nothing may fit on a pallet that has layers already.
+        if not self.blocks:
+            return 1.0, 0.0
         boxes = unfold(kinds, self.blocks)
         volume = kinds.volume[boxes.kind]
         if self.left.any():
