@@ -98,14 +98,14 @@ class Taste:
 
         tight = 10 ** generator.uniform(-0.5, 1.2)
         tight_up = 10 ** generator.uniform(-1.0, 1.0)
-        single = generator.uniform(0.0, 0.5)
+        single = generator.uniform(0.0, 0.7)
         hole_mm = one_of(0, 50, 150)
         return Taste(
             tight,
             tight_up,
             single,
             level=one_of(0.0, 0.3, 1.0, 2.0),
-            low=one_of(0.5, 2.0, 5.0),
+            low=one_of(0.5, 2.0, 5.0, 15.0),
             flush=one_of(0.0, 0.3, 1.0),
             stacking=_Stacking.draw(generator),
             noise=one_of(0.0, 0.05, 0.2),

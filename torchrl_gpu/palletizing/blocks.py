@@ -41,8 +41,10 @@ RULES = ("none", "support", "com", "load_bearing")
 _MOST_TRIES = 128
 _LEAST_TRIES = 8
 _TRIES_TIMES_KINDS = 10_000
-# Tries after the first one that leaves no box: the steadiest of them is kept.
-_TRIES_OF_LAST = 32
+# Tries after the first one that leaves no box: the lowest and steadiest of them is kept.
+_TRIES_OF_LAST = 64
+# Height that the next of them may have, as a share of the best one's.
+_LOWER = 0.97
 # Kinds that a try chooses from. Of more it draws so many, and sees the others once these fit no more.
 _MOST_KINDS = 1000
 # Share of the tries that vary what was best for a pallet before.
@@ -143,11 +145,13 @@ class _Load:
     Attributes:
         blocks: In the sequence in which they were placed.
         left: Boxes of each kind that are left, (K,) int64.
+        top: Height of the load, nanometres.
         rank: The least of which is the best load.
     """
 
     blocks: list[Block]
     left: np.ndarray
+    top: int
     rank: tuple[float, ...]
 
 
@@ -156,16 +160,22 @@ def _fill(task: _Task, tries: int, tastes: list[Taste], generator: np.random.Gen
     best: _Load | None = None
     best_taste: Taste | None = None
     after_first = 0
+    ceiling = round(task.pallet.height * PER_METRE)
     for _ in range(tries):
-        if tastes and generator.random() < _REPEATED:
-            earlier = tastes[int(generator.integers(len(tastes)))]
-            taste = earlier.vary(generator)
+        # The best load so far of this pallet, too, shows what to like.
+        earlier = tastes if best_taste is None else [*tastes, best_taste]
+        if earlier and generator.random() < _REPEATED:
+            taste = earlier[int(generator.integers(len(earlier)))].vary(generator)
         else:
             taste = Taste.draw(generator)
-        load = _Filling(task, taste, generator).fill(math.inf if best is None else best.rank[1])
+        load = _Filling(task, taste, generator, ceiling).fill(math.inf if best is None else best.rank[1])
         if best is None or load.rank < best.rank:
             best = load
             best_taste = taste
+            is_steady = not load.left.any() and load.rank[1] == 0
+            if is_steady:
+                # Lower than this one, or not at all: a person builds a load broad, not high.
+                ceiling = math.floor(_LOWER * load.top)
         after_first += not best.left.any()
         if after_first > _TRIES_OF_LAST:
             break
@@ -178,14 +188,15 @@ def _fill(task: _Task, tries: int, tastes: list[Taste], generator: np.random.Gen
 class _Filling:
     """One try to fill a pallet."""
 
-    def __init__(self, task: _Task, taste: Taste, generator: np.random.Generator) -> None:
+    def __init__(self, task: _Task, taste: Taste, generator: np.random.Generator, ceiling: int) -> None:
         pallet = task.pallet
         self.task = task
         self.taste = taste
         self.generator = generator
         self.left = task.left.copy()
         self.blocks: list[Block] = []
-        self.most_height = round(pallet.height * PER_METRE)
+        # Most height of the load, nanometres.
+        self.ceiling = ceiling
         self.weight_left = pallet.weight * (1 + _ROUNDING)
         floor, room = _floor_and_room(pallet, task.kinds)
         self.tops = FlatTops(floor, room, taste.hole, needs_support=task.needs_support)
@@ -208,7 +219,7 @@ class _Filling:
             if is_seen.all():
                 break
             is_seen = np.ones_like(is_seen)
-        return _Load(self.blocks, self.left, self._rank(to_beat))
+        return _Load(self.blocks, self.left, self.tops.height, self._rank(to_beat))
 
     def _draw_kinds(self) -> np.ndarray:
         """Mask of the kinds that the try chooses from at first, (K,) bool."""
@@ -232,7 +243,7 @@ class _Filling:
             space,
             self.taste,
             bears=None if self.loads is None else self.loads.most_room(space[:, 0]),
-            most_height=self.most_height,
+            most_height=self.ceiling,
         )
         if options is None:
             return False
@@ -368,7 +379,9 @@ class _Filling:
         middle = boxes.corner[:, 2] + boxes.sides[:, 2] / 2
         mean_height = float((share * middle).sum() / share.sum())
         column = most_slender_column(boxes.corner, boxes.sides)
-        return 0.0, float(column.tips_at_g < ROAD_G), mean_height
+        # Whole tenths, so that among all but equal columns the lower load is the better one.
+        missing_g = max(0.0, math.ceil(10 * (ROAD_G - column.tips_at_g)) / 10)
+        return 0.0, missing_g, mean_height
 
 
 def _floor_and_room(pallet: Pallet, kinds: Kinds) -> tuple[Rectangle, Rectangle]:

@@ -52,6 +52,8 @@ class FlatTops:
         self._bearing: dict[int, list[Rectangle]] = {0: [floor]}
         # Corners and tops of all that was placed, (B, 5).
         self._placed = np.zeros((0, 5), dtype=np.int64)
+        # Of the load, nanometres.
+        self.height = 0
 
     def is_clear(self, rectangle: Rectangle, height: int) -> bool:
         """Whether nothing above a height is over a rectangle."""
@@ -100,6 +102,7 @@ class FlatTops:
             bearing: Parts of the top that bear load, none of which overlap. Where there are none nothing may be above
                 it, not even a bridge.
         """
+        self.height = max(self.height, top)
         if not bearing:
             top = _NOTHING_ABOVE
         # What is below the new top, and under it, is out of reach from above.
