@@ -273,7 +273,7 @@ _ORDERS |= {"fallen": "boxes that fall", "s": "s"}
 _FACTORY = {"policy": "`--policy`", "boxes": "boxes", "pallets": "pallets", "at least": "at least", "s": "s"}
 _MIXED = {"boxes": "boxes", "kinds": "kinds drawn from", "turns": "`--turns`", "pallets": "pallets"}
 _MIXED |= {"at least": "at least", "fallen": "boxes that fall", "s": "s"}
-_SOLVER = {"list": "list", "boxes": "boxes", "at least": "at least", "pallets": "containers", "s": "s"}
+_SOLVER = {"list": "list", "boxes": "boxes", "at least": "at least", "pallets": "containers", "s": "s of its file"}
 _SOLVER |= {"solver": "PackingSolver's", "limit": "its limit, s"}
 _CONTAINERS = {
     "by": "by",
