@@ -22,12 +22,12 @@ from torchrl_gpu.palletizing.flat_tops import Rectangle
 CELL = 0.01
 
 
-def mixed_rows(kinds: int, seed: int, load: str = "") -> list[str]:
+def mixed_rows(kinds: int, seed: int, load: str = "", most: int = 8) -> list[str]:
     draw = np.random.default_rng(seed)
     rows = []
     for kind in range(kinds):
         sides = ",".join(map(str, (draw.integers(12, 41, 3) * 10).tolist()))
-        quantity = draw.integers(1, 9)
+        quantity = draw.integers(1, most + 1)
         weight = draw.integers(1, 20)
         rows.append(f"A,art-{kind},{sides},{quantity},{weight},{load}")
     return rows
@@ -60,7 +60,7 @@ def check_rule(plans: PalletPlans) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_every_placement_satisfies_the_rule(seed: int, tmp_path: Path) -> None:
-    plans = planned(tmp_path, *mixed_rows(12, seed))
+    plans = planned(tmp_path, *mixed_rows(12, seed), tries=32)
     assert (plans.placed.corner[:, 2] > 0).any()
     check_rule(plans)
 
@@ -82,8 +82,9 @@ def test_plans_of_mixed_orders_keep_their_laws(options: dict[str, object], gap: 
 
 
 def test_mixed_order_takes_few_pallets(tmp_path: Path) -> None:
-    plans = planned(tmp_path, *mixed_rows(20, 5))
+    plans = planned(tmp_path, *mixed_rows(20, 5, most=40), tries=8)
     (row,) = plans.orders()
+    assert row["at least"] == 4
     assert row["pallets"] <= row["at least"] + 1
 
 
@@ -106,14 +107,14 @@ def test_heaviest_boxes_of_a_kind_are_the_lowest(tmp_path: Path) -> None:
 
 
 def test_limited_loads_hold_in_mixed_orders(tmp_path: Path) -> None:
-    plans = planned(tmp_path, *mixed_rows(14, 11, load="30"))
+    plans = planned(tmp_path, *mixed_rows(14, 11, load="30"), tries=16)
     check_loads(plans)
     assert max(pallet.layer.max() for pallet in plans.pallets()) > 2
 
 
 def test_load_that_is_no_limit_costs_no_pallet(tmp_path: Path) -> None:
-    free = planned(tmp_path, *mixed_rows(14, 13))
-    limited = planned(tmp_path, *mixed_rows(14, 13, load="100000"))
+    free = planned(tmp_path, *mixed_rows(14, 13, most=20), tries=8)
+    limited = planned(tmp_path, *mixed_rows(14, 13, load="100000", most=20), tries=8)
     check_loads(limited)
     assert num_pallets(limited) == num_pallets(free)
 
