@@ -162,3 +162,16 @@ def test_rest_that_fits_on_no_layers_begins_a_pallet(tmp_path: Path) -> None:
     # Layers leave 60 mm, and the other boxes are higher in every turn.
     plans = planned(tmp_path, "A,a,400,300,240,48,5,", "A,b,300,250,200,3,4,", "A,c,310,200,170,2,4,")
     assert [len(pallet.placed.box) for pallet in plans.pallets()] == [48, 5]
+
+
+def test_box_that_sticks_out_further_than_blocks_do_is_placed(tmp_path: Path) -> None:
+    # Beside a box of 100 mm no block sticks out by 50 mm, and the long one fits in no other way.
+    plans = planned(tmp_path, "A,plank,1280,300,100,1,5,", "A,cube,100,100,100,9,1,", overhang=50)
+    assert len(plans.placed.box) == 10
+
+
+@pytest.mark.parametrize("tries", [1, 2])
+def test_box_that_fits_only_lying_is_placed_by_few_tries(tries: int, tmp_path: Path) -> None:
+    rows = [f"A,pole {i},{200 + 10 * i},{150 + 10 * i},1700,1,5," for i in range(7)]
+    plans = planned(tmp_path, *rows, pallet="1800x800x1500mm", turns="axis", tries=tries)
+    assert len(plans.placed.box) == 7

@@ -47,15 +47,12 @@ class _Stacking:
 
     @staticmethod
     def draw(generator: np.random.Generator) -> _Stacking:
-        def one_of(*values: float) -> float:
-            return float(generator.choice(values))
-
         return _Stacking(
-            heavy_below=one_of(0.0, 1.0, 3.0),
-            open_top=one_of(0.5, 2.0, 8.0),
-            broad=one_of(0.0, 0.5),
-            whole_base=one_of(0.0, 0.3),
-            overhang=one_of(1.0, 1.33),
+            heavy_below=_one_of(generator, 0.0, 1.0, 3.0),
+            open_top=_one_of(generator, 0.5, 2.0, 8.0),
+            broad=_one_of(generator, 0.0, 0.5),
+            whole_base=_one_of(generator, 0.0, 0.3),
+            overhang=_one_of(generator, 1.0, 1.33),
             keeps_upright=bool(generator.random() < _UPRIGHT),
         )
 
@@ -92,30 +89,31 @@ class Taste:
     @staticmethod
     def draw(generator: np.random.Generator) -> Taste:
         """Draw the taste of a try."""
-
-        def one_of(*values: float) -> float:
-            return float(generator.choice(values))
-
         tight = 10 ** generator.uniform(-0.5, 1.2)
         tight_up = 10 ** generator.uniform(-1.0, 1.0)
         single = generator.uniform(0.0, 0.7)
-        hole_mm = one_of(0, 50, 150)
+        hole_mm = _one_of(generator, 0, 50, 150)
+        hole = round(hole_mm) * _PER_MM
         return Taste(
             tight,
             tight_up,
             single,
-            level=one_of(0.0, 0.3, 1.0, 2.0),
-            low=one_of(0.5, 2.0, 5.0, 15.0),
-            flush=one_of(0.0, 0.3, 1.0),
+            hole=hole,
+            level=_one_of(generator, 0.0, 0.3, 1.0, 2.0),
+            low=_one_of(generator, 0.5, 2.0, 5.0, 15.0),
+            flush=_one_of(generator, 0.0, 0.3, 1.0),
             stacking=_Stacking.draw(generator),
-            noise=one_of(0.0, 0.05, 0.2),
-            hole=round(hole_mm) * _PER_MM,
+            noise=_one_of(generator, 0.0, 0.05, 0.2),
         )
 
     def vary(self, generator: np.random.Generator) -> Taste:
         """Return a taste that is much like this one."""
         tight, tight_up, low = np.exp(_VARIED * generator.standard_normal(3)).tolist()
         return replace(self, tight=self.tight * tight, tight_up=self.tight_up * tight_up, low=self.low * low)
+
+
+def _one_of(generator: np.random.Generator, *values: float) -> float:
+    return float(generator.choice(values))
 
 
 @dataclass(frozen=True)
@@ -152,10 +150,11 @@ def _largest_sums(sides: list[int], room: int) -> np.ndarray:
     # One bit for each length that is a sum. Shifted by a side, they are the sums with one more of it; by twice the side
     # afterwards, those with up to three more, and so on.
     is_sum = 1
+    within_room = (1 << (room + 1)) - 1
     for side in sides:
         shift = side
         while shift <= room:
-            is_sum |= is_sum << shift
+            is_sum |= is_sum << shift & within_room
             shift *= 2
     bits = [bool(is_sum >> length & 1) for length in range(room + 1)]
     return np.maximum.accumulate(np.where(bits, np.arange(room + 1), 0))

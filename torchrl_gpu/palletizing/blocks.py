@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -39,7 +39,6 @@ from torchrl_gpu.palletizing.scores import ROAD_G, most_slender_column
 RULES = ("none", "support", "com", "load_bearing")
 # Tries of each pallet by default: as many as an order of so many kinds has time for.
 _MOST_TRIES = 128
-_LEAST_TRIES = 8
 _TRIES_TIMES_KINDS = 10_000
 # Tries after the first one that leaves no box: the lowest and steadiest of them is kept.
 _TRIES_OF_LAST = 64
@@ -76,14 +75,15 @@ def pack_blocks(
     Args:
         packer: Of the pallet, the turns and the rule, for which `is_for` holds.
         prepared: All boxes.
-        boxes: Numbers of the boxes of the order, (…) int64. Each fits an empty pallet.
+        boxes: Numbers of the boxes of the order, (…) int64.
         tries: Of each pallet; None for those that an order of so many kinds has time for.
         seed: Of the draws.
         start: Pallet that the order begins on, which has the number 0 then; None for an empty one.
         report: Called with the number of boxes that are placed for good.
 
     Returns:
-        Placements; the order has the number 0 in them.
+        Placements; the order has the number 0 in them. Boxes are missing that stand on an empty pallet only by sticking
+        out further than blocks do.
     """
     if not len(boxes):
         return Placements.join([])
@@ -99,8 +99,9 @@ def pack_blocks(
         lengths = FillableLengths.of(packer.pallet, kinds, left)
         task = _Task(packer.pallet, kinds, left, lengths, start, needs_support=packer.bin.stability != "none")
         load = _fill(task, tries or _tries_for(left), tastes, generator)
-        # A box that fits no pallet would keep the loop for ever.
-        assert load.blocks or start is not None, "pack_blocks: a box fits no empty pallet"
+        # What fits no empty pallet here would keep the loop for ever.
+        if not load.blocks and start is None:
+            break
         placed = placements_of(kinds, load.blocks, served, number=number, first_step=step, pallet=packer.pallet)
         parts.append(placed)
         served = served + left - load.left
@@ -114,7 +115,7 @@ def pack_blocks(
 
 def _tries_for(left: np.ndarray) -> int:
     kinds = min(int((left > 0).sum()), _MOST_KINDS)
-    return min(_MOST_TRIES, max(_LEAST_TRIES, _TRIES_TIMES_KINDS // kinds))
+    return min(_MOST_TRIES, _TRIES_TIMES_KINDS // kinds)
 
 
 @dataclass(frozen=True)
@@ -181,6 +182,10 @@ def _fill(task: _Task, tries: int, tastes: list[Taste], generator: np.random.Gen
             break
     assert best is not None
     assert best_taste is not None
+    if not best.blocks and best_taste.stacking.keeps_upright:
+        # Some boxes fit lying down alone, and all of a few tries may have kept them upright.
+        lays = replace(best_taste.stacking, keeps_upright=False)
+        best = _Filling(task, replace(best_taste, stacking=lays), generator, ceiling).fill(math.inf)
     tastes.append(best_taste)
     return best
 

@@ -14,6 +14,8 @@ import numpy as np
 from torchrl_gpu.palletizing.flat_tops import Rectangle
 
 _ROUNDING = 1e-6
+# Columns of a pallet: which bears which is kept for each two.
+_MOST_COLUMNS = 4000
 
 
 class ColumnLoads:
@@ -40,6 +42,9 @@ class ColumnLoads:
 
     def takes(self, bases: Sequence[Rectangle], height: int, weight: float) -> bool:
         """Return whether columns of equal weight may be put on some bases."""
+        # A load has some tens of columns. Thousands of tiny boxes would fill the memory: they go on more pallets.
+        if len(self._room) + len(bases) > _MOST_COLUMNS:
+            return False
         bearers = self._bearers(bases, height)
         load = _load(bearers, weight)
         return bool((load <= self._room * (1 + _ROUNDING)).all())

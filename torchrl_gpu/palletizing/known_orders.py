@@ -70,14 +70,24 @@ def _plan_with_blocks(
         say = partial(_report_boxes, report, before, total)
         rest = blocks.pack_blocks(packer, prepared, layers.left, tries=tries, start=layers.start, report=say)
         plan = _join(layers, rest)
+        missing = np.setdiff1d(boxes, plan.box)
+        if len(missing):
+            plan = _add_pallets(plan, _search(packer, prepared, [missing], tries, [None], report))
         fewest = _fewest_pallets(packer.pallet, prepared, boxes)
         if layers.pallets and _num_pallets(plan) > fewest:
             whole = blocks.pack_blocks(packer, prepared, boxes, tries=tries, report=say)
-            if _num_pallets(whole) < _num_pallets(plan):
+            if len(whole.box) == len(boxes) and _num_pallets(whole) < _num_pallets(plan):
                 plan = whole
         plans.append(plan)
         before += len(boxes)
     return plans
+
+
+def _add_pallets(plan: Placements, more: Placements) -> Placements:
+    """Put the pallets of a plan behind those of another one."""
+    pallet = more.pallet + plan.pallet.max(initial=-1) + 1
+    step = more.step + len(plan.box)
+    return Placements.join([plan, more._replace(pallet=pallet, step=step)])
 
 
 def _report_boxes(report: Report, before: int, total: int, done: int) -> None:

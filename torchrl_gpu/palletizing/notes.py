@@ -15,15 +15,19 @@ _MOST_ORDERS = 5
 def notes_on_limits(plans: PalletPlans) -> list[str]:
     """A line for each order that takes many pallets as its boxes bear little."""
     found = plans.found
-    lines = []
-    for number, row in enumerate(plans.orders()):
+    fragile = found.fragile
+    max_loads = found.max_loads
+    number_of = {order: number for number, order in enumerate(found.orders)}
+    lines: list[str] = []
+    for row in plans.orders():
+        at = number_of[row["order"]]
+        is_closed = fragile[at] | (max_loads[at] <= 0)
+        is_limited = np.isfinite(max_loads[at]) | is_closed
         is_many = row["pallets"] >= _MANY_TIMES * row["at least"]
-        at = found.orders.index(row["order"])
-        is_closed = found.fragile[at] | (found.max_loads[at] <= 0)
-        is_limited = np.isfinite(found.max_loads[at]) | is_closed
         if not is_many or not is_limited.any():
             continue
-        if number >= _MOST_ORDERS:
+        if len(lines) == _MOST_ORDERS:
+            lines.append("and so do more orders")
             break
         many = f"order {row['order']} takes {row['pallets']:,} pallets, and volume and weight allow {row['at least']:,}"
         bears = f"{int(is_closed.sum()):,} of its boxes bear nothing, {int(is_limited.sum()):,} only so much"

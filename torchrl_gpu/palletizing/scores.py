@@ -16,6 +16,8 @@ ROAD_G = 0.5
 _BESIDE = 0.03
 # Boxes that are no further apart in height stand on one another, metres.
 _TOUCH = 0.005
+# Boxes of a load of which each is compared with each: 4 million pairs.
+_MOST_BOXES = 2000
 Score = tuple[int, int, float, float]
 
 
@@ -72,13 +74,17 @@ def most_slender_column(corner: np.ndarray, sides: np.ndarray) -> Column:
     """Return the part of a load that tips first, if nothing is wrapped.
 
     On the pallet, and at every height at which a box ends, what rises above it falls into groups of boxes that touch
-    one another. Each group is taken as one block that stands at that height.
+    one another. Each group is taken as one block that stands at that height. Of very many boxes the load as a whole is
+    the only group.
 
     Args:
         corner: Lower corners of P boxes, metres, (P, 3).
         sides: Along x, y and z, metres, (P, 3).
     """
     upper = corner + sides
+    if len(corner) > _MOST_BOXES:
+        span = upper.max(0) - corner.min(0)
+        return Column(float(upper[:, 2].max()), float(min(span[0], span[1])))
     touches = _touches(corner, upper)
     columns = []
     levels = np.unique(np.round(upper[:, 2], 4))

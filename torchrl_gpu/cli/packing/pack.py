@@ -153,7 +153,7 @@ def _add_packing_options(parser: OneLineParser) -> None:
     add("--in-order", action="store_true", help="boxes come in the order of the list, one at a time: --visible 1")
     known = "next boxes of an order to choose from, as they come; all (by default): the whole order"
     add("--visible", type=_visible, metavar="K", help=known)
-    tries = "how often each pallet of a mixed order is filled; 128 by default, fewer beyond 125 kinds of boxes"
+    tries = "how often each pallet of a mixed order is filled; 128 by default, fewer beyond 78 kinds of boxes"
     add("--tries", type=whole(1, 2**16), help=tries)
     layers = "boxes of one article as columns (by default), or every second layer turned so that they interlock"
     add("--layers", choices=("columns", "interlocked"), default="columns", help=layers)
