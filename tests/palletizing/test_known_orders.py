@@ -11,10 +11,12 @@ import pytest
 
 from tests.palletizing.test_packing import check_laws
 from torchrl_gpu.cli.packing import pack as command
-from torchrl_gpu.palletizing import PalletPlans, pack
+from torchrl_gpu.palletizing import PalletPlans, known_orders, pack
 from torchrl_gpu.palletizing.cells import boxes_lost
-from torchrl_gpu.palletizing.packer import Pallet
+from torchrl_gpu.palletizing.packer import Packer, Pallet
+from torchrl_gpu.palletizing.packing import boxes_of
 from torchrl_gpu.palletizing.prepared_boxes import Boxes
+from torchrl_gpu.palletizing.scores import presses_on_lighter
 
 HEADER = "order,article,length_mm,width_mm,height_mm,qty,weight_kg,max load on top kg\n"
 
@@ -248,3 +250,57 @@ def test_boxes_of_limited_load_stay_columns(tmp_path: Path) -> None:
 def test_layers_need_a_whole_order(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"layers.*interlocked"):
         planned(tmp_path, "A,a,300,200,240,6,5,", layers="interlocked", visible=1)
+
+
+def mixed_rows(seed: int, kinds: int, boxes: int) -> list[str]:
+    """Boxes of drawn sides whose weights differ thirtyfold."""
+    draw = np.random.default_rng(seed)
+    sides = draw.integers(120, 420, (kinds, 3))
+    weights = 10 ** draw.uniform(0, 1.5, kinds)
+    number = draw.integers(1, 2 * boxes // kinds, kinds)
+    return [
+        f"A,k{k},{x},{y},{z},{count},{weight:.2f},"
+        for k, ((x, y, z), weight, count) in enumerate(zip(sides.tolist(), weights, number, strict=True))
+    ]
+
+
+def count_pressing(plans: PalletPlans) -> int:
+    weights = np.concatenate(plans.found.weights)
+    loads = [pallet.placed for pallet in plans.pallets()]
+    return sum(int(presses_on_lighter(load.corner, load.sides, weights[load.box]).sum()) for load in loads)
+
+
+def test_heavy_boxes_stand_on_no_light_ones_where_that_takes_no_more_pallets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = mixed_rows(seed=1, kinds=12, boxes=60)
+    careful = planned(tmp_path, *rows)
+    monkeypatch.setattr(known_orders, "_MOST_BOXES_TWICE", 0)
+    careless = planned(tmp_path, *rows)
+    assert count_pressing(careful) == 0 < count_pressing(careless)
+    assert num_pallets(careful) == num_pallets(careless)
+    assert "less than half as heavy; first box" in careless.told
+    assert "half as heavy" not in careful.told
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_side_up_takes_no_more_pallets_than_the_listed_one(seed: int, tmp_path: Path) -> None:
+    rows = mixed_rows(seed, kinds=8, boxes=80)
+    axis = planned(tmp_path, *rows, turns="axis", tries=2)
+    yaw = planned(tmp_path, *rows, tries=2)
+    assert len(axis.placed.box) == len(yaw.placed.box)
+    assert num_pallets(axis) <= num_pallets(yaw)
+
+
+def test_better_plan_of_each_order_is_taken(tmp_path: Path) -> None:
+    rows = [f"{order},a,400,300,240,{count},5," for order, count in (("A", 40), ("B", 60))]
+    few = planned(tmp_path, *rows)
+    many = planned(tmp_path, *rows, height=800)
+    prepared = Packer(few.pallet, device="cpu").prepare(boxes_of(few.found))
+    for one, other in ((few, many), (many, few)):
+        assert (
+            known_orders.better_of_each_order(one.placed, other.placed, prepared).box.tolist()
+            == few.placed.box.tolist()
+        )
+    lacks = few.placed.rows(few.placed.order == 0)
+    assert len(known_orders.better_of_each_order(lacks, few.placed, prepared).box) == 100

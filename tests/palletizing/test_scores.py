@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torchrl_gpu.palletizing.scores import is_tower, most_slender_column
+from torchrl_gpu.palletizing.scores import is_tower, most_slender_column, presses_on_lighter
 
 
 def load(*boxes: tuple[float, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -38,3 +38,31 @@ def test_columns_that_touch_hold_one_another() -> None:
 def test_tower_is_high_for_its_width() -> None:
     assert is_tower(*load((0, 0, 0, 0.2, 0.2, 0.6)))
     assert not is_tower(*load((0, 0, 0, 0.2, 0.2, 0.6), (0.2, 0.2, 0, 0.2, 0.2, 0.6)))
+
+
+def test_heavy_box_presses_on_a_light_one_that_it_stands_on() -> None:
+    corner, sides = load(
+        (0, 0, 0, 0.4, 0.4, 0.3),
+        (0.4, 0, 0, 0.4, 0.4, 0.3),
+        # It stands on both boxes.
+        (0.2, 0, 0.3, 0.4, 0.4, 0.2),
+        # It stands on the box before, and beside the first one.
+        (0.2, 0, 0.5, 0.4, 0.4, 0.2),
+    )
+    weight = np.array([4.0, 20.0, 9.0, 9.0])
+    assert presses_on_lighter(corner, sides, weight).tolist() == [False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("above", "below", "presses"),
+    [(6.1, 3.0, True), (6.0, 3.0, False), (4.0, 1.1, False), (4.0, 0.9, True), (50.0, 0.0, False)],
+)
+def test_lighter_is_less_than_half_and_by_three_kilograms(above: float, below: float, presses: bool) -> None:
+    corner, sides = load((0, 0, 0, 0.4, 0.4, 0.3), (0, 0, 0.3, 0.4, 0.4, 0.3))
+    # A weight of 0 is not known.
+    assert presses_on_lighter(corner, sides, np.array([below, above])).tolist() == [False, presses]
+
+
+def test_boxes_side_by_side_press_on_nothing() -> None:
+    corner, sides = load((0, 0, 0, 0.4, 0.4, 0.3), (0.4, 0, 0.3, 0.4, 0.4, 0.3))
+    assert not presses_on_lighter(corner, sides, np.array([1.0, 50.0])).any()

@@ -25,7 +25,8 @@ from torchrl_gpu.palletizing.block_choice import (
     find_options,
     worth_of,
 )
-from torchrl_gpu.palletizing.block_kinds import PER_METRE, Block, Kinds, kinds_of, placements_of, unfold
+from torchrl_gpu.palletizing.block_kinds import PER_METRE, Block, BlockBoxes, Kinds, kinds_of, placements_of, unfold
+from torchrl_gpu.palletizing.block_weights import BlockWeights
 from torchrl_gpu.palletizing.column_loads import ColumnLoads
 from torchrl_gpu.palletizing.flat_tops import FlatTops, Rectangle
 from torchrl_gpu.palletizing.layered import StartingPile
@@ -33,7 +34,7 @@ from torchrl_gpu.palletizing.packer import Packer
 from torchrl_gpu.palletizing.pallet import Pallet
 from torchrl_gpu.palletizing.plan import Placements
 from torchrl_gpu.palletizing.prepared_boxes import PreparedBoxes
-from torchrl_gpu.palletizing.scores import ROAD_G, most_slender_column
+from torchrl_gpu.palletizing.scores import ROAD_G, most_slender_column, presses_on_lighter
 
 # Rules that are satisfied by a box on a flat top that holds most of its base.
 RULES = ("none", "support", "com", "load_bearing")
@@ -51,8 +52,11 @@ _REPEATED = 0.5
 # Choices that turn out not to stand before a pallet is closed.
 _MOST_REFUSED = 200
 _ROUNDING = 1e-6
-# Share of a load's worth that a free column costs.
+# Share of a load's worth that a free column costs, and one that each box on a much lighter one does.
 _LOOSE = 0.03
+_PRESSES = 0.002
+# What all of these cost at most.
+_MOST_PRESSES = 0.01
 
 
 def is_for(packer: Packer) -> bool:
@@ -68,6 +72,7 @@ def pack_blocks(
     tries: int | None = None,
     seed: int = 0,
     start: StartingPile | None = None,
+    spares_light: bool = False,
     report: Callable[[int], None] = lambda boxes: None,
 ) -> Placements:
     """Pack an order on pallets of blocks.
@@ -79,6 +84,7 @@ def pack_blocks(
         tries: Of each pallet; None for those that an order of so many kinds has time for.
         seed: Of the draws.
         start: Pallet that the order begins on, which has the number 0 then; None for an empty one.
+        spares_light: Whether no box stands on a much lighter one, see `presses_on_lighter`.
         report: Called with the number of boxes that are placed for good.
 
     Returns:
@@ -97,7 +103,8 @@ def pack_blocks(
     number = 0
     while left.any():
         lengths = FillableLengths.of(packer.pallet, kinds, left)
-        task = _Task(packer.pallet, kinds, left, lengths, start, needs_support=packer.bin.stability != "none")
+        needs_support = packer.bin.stability != "none"
+        task = _Task(packer.pallet, kinds, left, lengths, start, needs_support=needs_support, spares_light=spares_light)
         load = _fill(task, tries or _tries_for(left), tastes, generator)
         # What fits no empty pallet here would keep the loop for ever.
         if not load.blocks and start is None:
@@ -129,6 +136,7 @@ class _Task:
         lengths: Of these boxes.
         start: What is on the pallet, None for nothing.
         needs_support: Whether boxes must stand.
+        spares_light: Whether no box stands on a much lighter one.
     """
 
     pallet: Pallet
@@ -137,6 +145,7 @@ class _Task:
     lengths: FillableLengths
     start: StartingPile | None
     needs_support: bool
+    spares_light: bool
 
 
 @dataclass(frozen=True)
@@ -207,6 +216,7 @@ class _Filling:
         self.tops = FlatTops(floor, room, taste.hole, needs_support=task.needs_support)
         # Loads take their time, and most lists limit none.
         self.loads = ColumnLoads() if bool(np.isfinite(task.kinds.max_load).any()) else None
+        self.weights = BlockWeights() if task.spares_light else None
         if task.start is not None:
             _begin_on(self.tops, task.start)
             self.weight_left -= task.start.weight
@@ -320,6 +330,8 @@ class _Filling:
         base = self._base(block)
         if not self.tops.is_clear(base, block.z):
             return None
+        if self.weights is not None and self.weights.has_lighter_below(base, block.z, self._weight_of_box(block)):
+            return None
         columns = self._columns(block)
         parts = []
         for column in columns:
@@ -342,6 +354,9 @@ class _Filling:
                 columns.append((x, y, x + side_x, y + side_y))
         return columns
 
+    def _weight_of_box(self, block: Block) -> float:
+        return float(self.task.kinds.weight[self.task.kinds.kind[block.way]])
+
     def _weight_of_column(self, block: Block) -> float:
         kind = int(self.task.kinds.kind[block.way])
         return block.number[2] * float(self.task.kinds.load[kind])
@@ -353,6 +368,8 @@ class _Filling:
         height = int(kinds.sides[block.way, 2]) * block.number[2]
         top = self.tops.top_of(block.z + height)
         self.tops.place(self._base(block), top, [] if kinds.is_closed[kind] else bearing)
+        if self.weights is not None:
+            self.weights.place(self._base(block), top, self._weight_of_box(block))
         if self.loads is not None:
             # The lowest box of a column bears the others of it.
             others = (block.number[2] - 1) * float(kinds.weight[kind])
@@ -365,8 +382,9 @@ class _Filling:
     def _rank(self, to_beat: float) -> tuple[float, ...]:
         """Rank of the load.
 
-        The best load leaves nothing, has no free column that tips on the road, and has its middle low. Of loads that
-        leave something the fullest one is the best, and one with such a column counts as somewhat less full.
+        The best load leaves nothing, has no free column that tips on the road, no heavy box on a light one, and has
+        its middle low. Of loads that leave something the fullest one is the best, and one with such a column or such
+        boxes counts as somewhat less full.
         """
         kinds = self.task.kinds
         # Nothing may fit on a pallet that has layers already.
@@ -377,8 +395,10 @@ class _Filling:
         if self.left.any():
             worth = float((volume ** (1 + LARGE_FIRST)).sum())
             # To look for columns takes as long as to fill the pallet: not where the load is worse anyway.
-            if -worth < to_beat and most_slender_column(boxes.corner, boxes.sides).tips_at_g < ROAD_G:
-                worth *= 1 - _LOOSE
+            if -worth < to_beat:
+                worth *= 1 - min(_PRESSES * self._count_pressing(boxes), _MOST_PRESSES)
+                if most_slender_column(boxes.corner, boxes.sides).tips_at_g < ROAD_G:
+                    worth *= 1 - _LOOSE
             return 1.0, -worth
         share = volume + kinds.weight[boxes.kind]
         middle = boxes.corner[:, 2] + boxes.sides[:, 2] / 2
@@ -386,7 +406,12 @@ class _Filling:
         column = most_slender_column(boxes.corner, boxes.sides)
         # Whole tenths, so that among all but equal columns the lower load is the better one.
         missing_g = max(0.0, math.ceil(10 * (ROAD_G - column.tips_at_g)) / 10)
-        return 0.0, missing_g, mean_height
+        return 0.0, missing_g, self._count_pressing(boxes), mean_height
+
+    def _count_pressing(self, boxes: BlockBoxes) -> int:
+        """Boxes that stand on much lighter ones."""
+        weight = self.task.kinds.weight[boxes.kind]
+        return int(presses_on_lighter(boxes.corner, boxes.sides, weight).sum())
 
 
 def _floor_and_room(pallet: Pallet, kinds: Kinds) -> tuple[Rectangle, Rectangle]:

@@ -18,10 +18,13 @@ from torchrl_gpu.palletizing.packer import Packer
 from torchrl_gpu.palletizing.pallet import Pallet
 from torchrl_gpu.palletizing.plan import Placements
 from torchrl_gpu.palletizing.prepared_boxes import PreparedBoxes
+from torchrl_gpu.palletizing.scores import ROAD_G, most_slender_column, plan_score, presses_on_lighter
 from torchrl_gpu.palletizing.search import ROUNDS, TRIES, search
 
 # Boxes of an order up to which all tries are made.
 _BOXES_OF_ALL_TRIES = 25
+# Boxes of an order up to which it is planned a second time to put no heavy box on a light one.
+_MOST_BOXES_TWICE = 300
 _ROUNDING = 1e-6
 Report = Callable[[str], None]
 
@@ -54,6 +57,31 @@ def pack_known_orders(
     return Placements.join(numbered)
 
 
+def better_of_each_order(one: Placements, other: Placements, prepared: PreparedBoxes) -> Placements:
+    """Return the plan of each order that is the better one.
+
+    That is the one with more boxes, and of as many the one with the least `plan_score`; `one` where both are equal.
+
+    Args:
+        one, other: Plans of the same orders.
+        prepared: All boxes.
+    """
+    chosen = []
+    for order in np.union1d(one.order, other.order):
+        mine = _rows_of(one, order)
+        theirs = _rows_of(other, order)
+        chosen.append(theirs if _rank(theirs, prepared) < _rank(mine, prepared) else mine)
+    return Placements.join(chosen)
+
+
+def _rank(plan: Placements, prepared: PreparedBoxes) -> tuple[float, ...]:
+    """Rank of an order's plan, the least of which is the best."""
+    pallets = _num_pallets(plan)
+    last = plan.pallet == plan.pallet.max(initial=0)
+    last_volume = float(plan.sides[last].prod(1).sum())
+    return (-len(plan.box), *plan_score(pallets, last_volume, plan, prepared.boxes.weights.numpy()))
+
+
 def _plan_with_blocks(
     packer: Packer,
     prepared: PreparedBoxes,
@@ -78,9 +106,59 @@ def _plan_with_blocks(
             whole = blocks.pack_blocks(packer, prepared, boxes, tries=tries, report=say)
             if len(whole.box) == len(boxes) and _num_pallets(whole) < _num_pallets(plan):
                 plan = whole
+        if len(boxes) <= _MOST_BOXES_TWICE:
+            plan = _spare_light_boxes(packer, prepared, boxes, layers, plan, tries)
         plans.append(plan)
         before += len(boxes)
     return plans
+
+
+def _spare_light_boxes(
+    packer: Packer,
+    prepared: PreparedBoxes,
+    boxes: np.ndarray,
+    layers: LayeredOrder,
+    plan: Placements,
+    tries: int | None,
+) -> Placements:
+    """Return the plan, or one as good that has fewer heavy boxes on light ones."""
+    if _count_pressing(prepared, plan):
+        left = layers.left
+        rest = blocks.pack_blocks(packer, prepared, left, tries=tries, start=layers.start, spares_light=True)
+        sparing = _join(layers, rest)
+        if _is_kinder(sparing, plan, prepared):
+            plan = sparing
+    # The layers themselves may press on lighter ones.
+    if layers.pallets and _count_pressing(prepared, plan):
+        sparing = blocks.pack_blocks(packer, prepared, boxes, tries=tries, spares_light=True)
+        if _is_kinder(sparing, plan, prepared):
+            plan = sparing
+    return plan
+
+
+def _is_kinder(sparing: Placements, plan: Placements, prepared: PreparedBoxes) -> bool:
+    """Whether a plan has fewer heavy boxes on light ones, and is no worse otherwise."""
+    if len(sparing.box) < len(plan.box) or _num_pallets(sparing) > _num_pallets(plan):
+        return False
+    if _count_loose(sparing) > _count_loose(plan):
+        return False
+    return _count_pressing(prepared, sparing) < _count_pressing(prepared, plan)
+
+
+def _count_loose(plan: Placements) -> int:
+    """Pallets with a free column that tips on the road."""
+    loads = [plan.rows(plan.pallet == number) for number in np.unique(plan.pallet)]
+    return sum(most_slender_column(load.corner, load.sides).tips_at_g < ROAD_G for load in loads)
+
+
+def _count_pressing(prepared: PreparedBoxes, plan: Placements) -> int:
+    """Boxes that stand on much lighter ones."""
+    weight = prepared.boxes.weights.numpy()[plan.box]
+    count = 0
+    for pallet in np.unique(plan.pallet):
+        mine = plan.pallet == pallet
+        count += int(presses_on_lighter(plan.corner[mine], plan.sides[mine], weight[mine]).sum())
+    return count
 
 
 def _add_pallets(plan: Placements, more: Placements) -> Placements:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from torchrl_gpu.palletizing.plan import LoadedPallet, PalletPlans
-from torchrl_gpu.palletizing.scores import ROAD_G, Column, most_slender_column
+from torchrl_gpu.palletizing.scores import ROAD_G, Column, most_slender_column, presses_on_lighter
 
 # Times the fewest pallets that an order takes where what its boxes bear is to blame.
 _MANY_TIMES = 2
@@ -50,6 +50,24 @@ def notes_on_columns(plans: PalletPlans) -> list[str]:
     width = f"{1000 * column.width:,.0f} mm"
     which = f"{first.name}: {height} high above what is beside it and {width} wide, it tips at {column.tips_at_g:.2f} g"
     return [f"wrap {len(loose):,} of {len(pallets):,} pallets, whose free columns tip below {ROAD_G} g; first {which}"]
+
+
+def notes_on_light_boxes(plans: PalletPlans) -> list[str]:
+    """A line about boxes that stand on much lighter ones, if there are any."""
+    weights = np.concatenate(plans.found.weights)
+    total = 0
+    first = ""
+    for pallet in plans.pallets():
+        weight = np.nan_to_num(weights[pallet.placed.box])
+        pressing = np.flatnonzero(presses_on_lighter(pallet.placed.corner, pallet.placed.sides, weight))
+        if len(pressing) and not total:
+            box = int(pressing[0])
+            first = f"box {box + 1} of {pallet.name}, {weight[box]:.4g} kg"
+        total += len(pressing)
+    if not total:
+        return []
+    many = "1 box stands" if total == 1 else f"{total:,} boxes stand"
+    return [f"{many} on one less than half as heavy; first {first}. A most load in the list rules that out"]
 
 
 def _tips_at(loose: tuple[LoadedPallet, Column]) -> float:

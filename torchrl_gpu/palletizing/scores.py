@@ -16,6 +16,11 @@ ROAD_G = 0.5
 _BESIDE = 0.03
 # Boxes that are no further apart in height stand on one another, metres.
 _TOUCH = 0.005
+# Boxes side by side share an edge of no breadth but rounding, metres.
+_EDGE = 1e-6
+# A box presses on a lighter one where it is so many times as heavy, and heavier by so many kilograms.
+_TIMES_HEAVIER = 2.0
+_HEAVIER_KG = 3.0
 # Boxes of a load of which each is compared with each: 4 million pairs.
 _MOST_BOXES = 2000
 Score = tuple[int, int, float, float]
@@ -100,6 +105,38 @@ def most_slender_column(corner: np.ndarray, sides: np.ndarray) -> Column:
 
 def _tips_at_g(column: Column) -> float:
     return column.tips_at_g
+
+
+def is_much_heavier(above: np.ndarray, below: np.ndarray) -> np.ndarray:
+    """Return whether one box is much heavier than another, by their kilograms.
+
+    A weight of 0 is not known, and says nothing.
+    """
+    is_heavier = (above > _TIMES_HEAVIER * below) & (above > below + _HEAVIER_KG)
+    return np.asarray(is_heavier & (below > 0))
+
+
+def presses_on_lighter(corner: np.ndarray, sides: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Return which boxes of a load stand on one that is much lighter, (P,) bool.
+
+    That is less than half as heavy, and lighter by 3 kg or more. Of more than 2,000 boxes none is found.
+
+    Args:
+        corner: Lower corners of P boxes, metres, (P, 3).
+        sides: Along x, y and z, metres, (P, 3).
+        weight: Kilograms, 0 where it is not known, (P,).
+    """
+    if len(corner) > _MOST_BOXES:
+        return np.zeros(len(corner), dtype=bool)
+    above, below = np.nonzero(is_much_heavier(weight[:, None], weight))
+    upper = corner + sides
+    touches = abs(corner[above, 2] - upper[below, 2]) <= _TOUCH
+    starts_before = corner[above, :2] < upper[below, :2] - _EDGE
+    ends_behind = corner[below, :2] < upper[above, :2] - _EDGE
+    stands_on = touches & (starts_before & ends_behind).all(1)
+    presses = np.zeros(len(corner), dtype=bool)
+    presses[above[stands_on]] = True
+    return presses
 
 
 def _touches(lower: np.ndarray, upper: np.ndarray) -> np.ndarray:
