@@ -40,7 +40,9 @@ _LIST_TOP = 176.0
 _LIST_LOW = 16.0
 _INDENT = 5.0
 # Free lines between the entries of the list.
-_BETWEEN = 0.6
+_BETWEEN = 0.5
+# Size from which on numbers and how the boxes lie stand in one line, points.
+_ONE_LINE = 7.0
 _MOST_WARNINGS = 5
 # Sizes of the list, of which the largest is taken that has room for all kinds of boxes.
 _LIST_SIZES = (9.0, 8.0, 7.0, 6.0, 5.0)
@@ -404,7 +406,10 @@ def _entry(fonts: Fonts, kind: BoxKind, size: float) -> list[str]:
     numbers = f"{count} {runs(kind.numbers)}"
     sides = f"{short(length)} × {short(width)}, {short(height)} high"
     name = fonts.shorten(kind.name, size, room)
-    return [name, *_wrap(fonts, f"{numbers}: {sides}", size, room), *_wrap(fonts, kind.words, size, room)]
+    which = f"{numbers}: {sides}"
+    if size > _ONE_LINE:
+        return [name, *_wrap(fonts, which, size, room), *_wrap(fonts, kind.words, size, room)]
+    return [name, *_wrap(fonts, f"{which}, {kind.words}", size, room)]
 
 
 def _wrap(fonts: Fonts, text: str, size: float, most: float) -> list[str]:
