@@ -1,4 +1,4 @@
-"""`plan.pdf`: its sheets, their texts and their fonts, and what is said where it cannot be as it should."""
+"""`plan.pdf`: its sheets, their texts and fonts, and what is told of faults."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from torchrl_gpu.palletizing import pack, plan_pdf
 from torchrl_gpu.palletizing.fonts import FIRST_FAMILY, REPLACEMENT, Fonts
 from torchrl_gpu.palletizing.page import PlanSummary, Row
 from torchrl_gpu.palletizing.plan_pdf import write_plan_pdf
-from torchrl_gpu.palletizing.sheets import pallets_of, reason_lines, runs
+from torchrl_gpu.palletizing.sheets import PlacedBox, pallets_of, reason_lines, runs
 
 HEADER = "order,article,length_mm,width_mm,height_mm,qty,weight_kg\n"
 PALLET: Row = {"length": 1200, "width": 800, "height": 1500, "own_weight_kg": 25.0, "own_height": 144}
 
 
 def box_row(number: int, layer: int, corner: tuple[int, int, int], sides: tuple[int, int, int], **more: object) -> Row:
-    """A row of a plan in millimetres, of order A and pallet 1 unless `more` says another."""
+    """A row of a plan in millimetres, of order A and pallet 1 unless `more` says more."""
     row: Row = {"order": "A", "pallet": 1, "sequence": number, "layer": layer, "article": "soap", "line": 2}
     row |= dict(zip(("x_mm", "y_mm", "z_mm"), corner, strict=True))
     row |= dict(zip(("length_mm", "width_mm", "height_mm"), sides, strict=True))
@@ -62,6 +62,10 @@ def only_first_font(monkeypatch: pytest.MonkeyPatch) -> None:
     manager = font_manager.fontManager
     monkeypatch.setattr(manager, "ttflist", [entry for entry in manager.ttflist if entry.name == FIRST_FAMILY])
     monkeypatch.setattr(font_manager, "findSystemFonts", list)
+
+
+def numbers_of(boxes: list[PlacedBox]) -> list[int]:
+    return [box.number for box in boxes]
 
 
 def num_pages(path: Path) -> int:
@@ -120,12 +124,24 @@ def test_box_below_one_of_a_lower_layer_is_told(tmp_path: Path, sheets: list[lis
     pillar = box_row(3, 1, (400, 0, 0), (400, 400, 300))
     above = box_row(4, 2, (300, 0, 300), (500, 400, 100))
     plan = summary_of(base, below, pillar, above)
-    assert pallets_of(plan)[0].come_first() == []
+    assert [view.earlier for view in pallets_of(plan)[0].views()] == [[], []]
     plan["boxes"][1]["layer"] = 3
-    assert [(first.number, then.number) for first, then in pallets_of(plan)[0].come_first()] == [(2, 4)]
+    earlier = [view.earlier for view in pallets_of(plan)[0].views()]
+    assert [len(pairs) for pairs in earlier] == [0, 1, 0]
+    first, then = earlier[1][0]
+    assert (first.number, then.number) == (2, 4)
     write_plan_pdf(tmp_path / "plan.pdf", plan)
-    told = [any("Before 4 place 2 of layer 3" in text for text in texts) for texts in sheets]
-    assert told == [False, False, True, False]
+    warning = "Before 4 place 2 of layer 3, which lies below it."
+    assert [warning in texts for texts in sheets] == [False, False, True, False]
+
+
+def test_boxes_below_are_those_that_are_seen() -> None:
+    """A box of a column hides the one below it, and a plate hides none wholly."""
+    column = [box_row(i + 1, i + 1, (0, 0, 100 * i), (400, 400, 100)) for i in range(3)]
+    other = box_row(4, 1, (400, 0, 0), (400, 400, 50))
+    plate = box_row(5, 2, (500, 0, 50), (400, 300, 20))
+    views = list(pallets_of(summary_of(*column, other, plate))[0].views())
+    assert [numbers_of(view.below) for view in views] == [[], [4, 1], [4, 5, 2]]
 
 
 def test_kinds_of_boxes_beyond_the_sheet_are_counted(tmp_path: Path, sheets: list[list[str]]) -> None:
@@ -254,7 +270,7 @@ def test_characters_that_no_font_has_are_told(tmp_path: Path, sheets: list[list[
 
 @pytest.mark.usefixtures("only_first_font")
 def test_installed_font_is_found_for_what_the_first_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A font that was installed after matplotlib made its list: it has 山, 1.5 ems wide, and no 田."""
+    """One that came after matplotlib made its list, with 山, 1.5 ems wide, and no 田."""
     pen = TTGlyphPen(None)
     pen.moveTo((0, 0))
     pen.lineTo((1000, 0))
@@ -299,7 +315,7 @@ def test_command_without_extras_writes_the_rest_and_says_so(
         monkeypatch.setitem(sys.modules, module, None)
     command.main(words)
     shown = capsys.readouterr().out
-    assert "not written: plan.xlsx, which needs openpyxl and plan.pdf, which needs matplotlib" in shown
+    assert "not written: plan.xlsx (needs openpyxl) and plan.pdf (needs matplotlib)" in shown
     assert "lists,plots" in shown
     assert "Written:" in shown
     # Those of the first plan must not stand beside the second.

@@ -503,9 +503,9 @@ class PalletPlans(NamedTuple):
 
 def _lacking_words(lacking: Sequence[str]) -> str:
     """Which files are not written, and how to install what they need."""
-    needed = " and ".join(f"{name}, which needs {_EXTRAS[name].package}" for name in lacking)
+    needed = " and ".join(f"{name} (needs {_EXTRAS[name].package})" for name in lacking)
     extras = ",".join(_EXTRAS[name].extra for name in lacking)
-    return f"not written: {needed}; to install it: {how_to_install(extras)}"
+    return f"not written: {needed}; to install what is missing: {how_to_install(extras)}"
 
 
 def _front(sides: np.ndarray) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
 from pathlib import Path
 
 import matplotlib as mpl
@@ -15,9 +16,9 @@ from matplotlib.backends.backend_pdf import PdfPages
 from torchrl_gpu.palletizing.fonts import REPLACEMENT, Fonts
 from torchrl_gpu.palletizing.page import PlanSummary
 from torchrl_gpu.palletizing.sheet_drawing import COVER_ROWS, LayerStyle, Sheet, draw_cover, draw_layer
-from torchrl_gpu.palletizing.sheets import LoadedSheets, count_words, pallets_of, reason_lines, short
+from torchrl_gpu.palletizing.sheets import LayerView, LoadedSheets, count_words, pallets_of, reason_lines, short
 
-# Sheets of a file: they take about half a minute.
+# Sheets of a file: they take about a minute.
 MOST_SHEETS = 1000
 # Lines about boxes that are left out.
 _MOST_LEFT_OUT = 200
@@ -52,8 +53,8 @@ def write_plan_pdf(path: Path, summary: PlanSummary) -> list[str]:
         kept = f"the first {MOST_SHEETS:,} of {num_sheets:,} sheets"
         faults.append(f"plan.pdf holds {kept}; the other layers are in the pages of the pallets, see index.html")
         remarks.append(f"{kept}; the other layers are in the pages of the pallets, see index.html")
-    drawings = [*cover.drawings(remarks), *_layer_drawings(summary, pallets)]
-    drawings = drawings[:MOST_SHEETS]
+    drawings = chain(cover.drawings(remarks), _layer_drawings(summary, pallets))
+    num_written = min(num_sheets, MOST_SHEETS)
     # A user's own style must not change the sheets.
     with mpl.rc_context():
         mpl.rcdefaults()
@@ -63,9 +64,9 @@ def write_plan_pdf(path: Path, summary: PlanSummary) -> list[str]:
         # What would differ each time, and names of programs.
         without = dict.fromkeys(("Creator", "Producer", "CreationDate"))
         with PdfPages(path, metadata={"Title": "Pallets", **without}) as file:
-            for number, draw in enumerate(drawings, 1):
+            for number, draw in enumerate(islice(drawings, num_written), 1):
                 sheet = Sheet(fonts)
-                draw(sheet, number, len(drawings))
+                draw(sheet, number, num_written)
                 file.savefig(sheet.figure)
     return faults
 
@@ -95,13 +96,13 @@ def _layer_drawings(summary: PlanSummary, pallets: Sequence[LoadedSheets]) -> It
             colors.setdefault(box.name, len(colors))
     style = LayerStyle(summary["pallet"], summary["unit"], colors)
     for pallet in pallets:
-        for layer in range(1, pallet.layers + 1):
-            yield _layer_drawing(pallet, layer, style)
+        for view in pallet.views():
+            yield _layer_drawing(pallet, view, style)
 
 
-def _layer_drawing(pallet: LoadedSheets, layer: int, style: LayerStyle) -> _Drawing:
+def _layer_drawing(pallet: LoadedSheets, view: LayerView, style: LayerStyle) -> _Drawing:
     def draw(sheet: Sheet, number: int, of: int) -> None:
-        remark = draw_layer(sheet, pallet, layer, style)
+        remark = draw_layer(sheet, pallet, view, style)
         sheet.foot(remark, number, of)
 
     return draw

@@ -18,7 +18,16 @@ from matplotlib.transforms import Affine2D
 from torchrl_gpu.lists.units import LENGTHS
 from torchrl_gpu.palletizing.fonts import FIRST_FAMILY, Fonts
 from torchrl_gpu.palletizing.page import Row
-from torchrl_gpu.palletizing.sheets import BoxKind, LoadedSheets, PlacedBox, front_words, runs, short
+from torchrl_gpu.palletizing.sheets import (
+    BoxKind,
+    LayerView,
+    LoadedSheets,
+    PlacedBox,
+    front_words,
+    kinds_of,
+    runs,
+    short,
+)
 
 # A4 across, in millimetres from the lower left corner.
 _WIDTH = 297.0
@@ -230,7 +239,7 @@ class LayerStyle(NamedTuple):
     colors: dict[str, int]
 
 
-class _View:
+class _Floor:
     """From the floor of a pallet to a sheet, where a millimetre is `scale` of them."""
 
     def __init__(self, boxes: Iterable[PlacedBox], style: LayerStyle) -> None:
@@ -258,41 +267,39 @@ class _View:
         return left, self._y + low[1] * self._mm, right, self._y + high[1] * self._mm
 
 
-def draw_layer(sheet: Sheet, pallet: LoadedSheets, layer: int, style: LayerStyle) -> str:
+def draw_layer(sheet: Sheet, pallet: LoadedSheets, view: LayerView, style: LayerStyle) -> str:
     """Draw a layer of a pallet from above.
 
     Returns:
         The remark for the foot of the sheet: its scale.
     """
-    boxes = pallet.layer_boxes(layer)
-    which = f"pallet {pallet.number} of {pallet.of}, layer {layer} of {pallet.layers}"
-    # Bold digits are wider than the fonts that are measured.
+    which = f"pallet {pallet.number} of {pallet.of}, layer {view.number} of {pallet.layers}"
+    # Bold letters are wider than those that are measured.
     room = _RIGHT - _LEFT - 1.15 * sheet.fonts.width(which, 17) - 8
     sheet.write(_LEFT, _TITLE_Y, sheet.fonts.shorten(f"Order {pallet.order}", 17, room), 17)
     sheet.write(_RIGHT, _TITLE_Y, which, 17, align="right", bold=True)
-    about = f"{len(boxes)} of {len(pallet.boxes)} boxes; the numbers are the order of placing; pale: what lies below"
+    count = f"{len(view.boxes)} of {len(pallet.boxes)} boxes"
+    about = f"{count}; the numbers are the order of placing; pale: what lies below"
     sheet.write(_LEFT, _ABOUT_Y, about, 9, color=_GREY)
-    view = _View(pallet.boxes, style)
-    _draw_boxes(sheet, view, pallet, layer, style)
-    _draw_front(sheet, view)
+    floor = _Floor(pallet.boxes, style)
+    _draw_boxes(sheet, floor, view, style)
+    _draw_front(sheet, floor)
     warnings = []
-    for first, then in pallet.come_first():
-        if then.layer == layer:
-            warnings.append(f"Before {then.number} place {first.number} of layer {first.layer}, which lies below it.")
-    _draw_list(sheet, pallet.kinds(layer), warnings, style)
-    return f"scale 1 : {view.scale}, seen from above; lengths in {style.unit}"
+    for first, then in view.earlier:
+        warnings.append(f"Before {then.number} place {first.number} of layer {first.layer}, which lies below it.")
+    _draw_list(sheet, kinds_of(view.boxes), warnings, style)
+    return f"scale 1 : {floor.scale}, seen from above; lengths in {style.unit}"
 
 
-def _draw_boxes(sheet: Sheet, view: _View, pallet: LoadedSheets, layer: int, style: LayerStyle) -> None:
-    sheet.fill([view.deck], [_DECK], _DECK_EDGE, 1.0)
-    below = pallet.below(layer)
-    if below:
-        sheet.fill([view.place(box.low, box.high) for box in below], [_PALE] * len(below), _PALE_EDGE, 0.5)
-    boxes = pallet.layer_boxes(layer)
-    places = [view.place(box.low, box.high) for box in boxes]
-    colors = [mark_color(style.colors[box.name]) for box in boxes]
+def _draw_boxes(sheet: Sheet, floor: _Floor, view: LayerView, style: LayerStyle) -> None:
+    sheet.fill([floor.deck], [_DECK], _DECK_EDGE, 1.0)
+    if view.below:
+        places = [floor.place(box.low, box.high) for box in view.below]
+        sheet.fill(places, [_PALE] * len(places), _PALE_EDGE, 0.5)
+    places = [floor.place(box.low, box.high) for box in view.boxes]
+    colors = [mark_color(style.colors[box.name]) for box in view.boxes]
     sheet.fill(places, colors, _INK, 0.9)
-    for box, place in zip(boxes, places, strict=True):
+    for box, place in zip(view.boxes, places, strict=True):
         _label(sheet, box, place)
 
 
@@ -344,10 +351,10 @@ def _label_lines(fonts: Fonts, box: PlacedBox, length: float, depth: float) -> l
     return lines
 
 
-def _draw_front(sheet: Sheet, view: _View) -> None:
+def _draw_front(sheet: Sheet, floor: _Floor) -> None:
     """Mark the edge of the pallet that is its front."""
-    left, _, right, _ = view.deck
-    y = view.low - 2.0
+    left, _, right, _ = floor.deck
+    y = floor.low - 2.0
     sheet.fill([(left, y, right, y)], [_INK], _INK, 1.6)
     sheet.write((left + right) / 2, y - 4.5, "front", 10, align="center", bold=True)
 
@@ -367,7 +374,8 @@ def _draw_list(sheet: Sheet, kinds: Sequence[BoxKind], warnings: Sequence[str], 
         is_last = i + 1 == len(kinds)
         # Room is left for the line that says what is missing.
         if y - step * (len(entry) + (0 if is_last else 1)) < _LIST_LOW:
-            sheet.write(_LIST_LEFT, y, f"and {len(kinds) - i} more kinds of boxes: see plan.csv", size, bold=True)
+            more = "1 more kind" if is_last else f"{len(kinds) - i} more kinds"
+            sheet.write(_LIST_LEFT, y, f"and {more} of boxes: see plan.csv", size, bold=True)
             return
         mark = (_LIST_LEFT, y - 0.5, _LIST_LEFT + 0.9 * step, y + 0.6 * step)
         sheet.fill([mark], [mark_color(style.colors[kind.name])], _INK, 0.5)

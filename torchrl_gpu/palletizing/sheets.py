@@ -56,6 +56,24 @@ class BoxKind(NamedTuple):
     numbers: list[int]
 
 
+class LayerView(NamedTuple):
+    """A layer of a pallet as it is seen from above.
+
+    Attributes:
+        number: Of the layer, from 1.
+        boxes: Its boxes, in the order of placing.
+        below: Boxes of lower layers that no other one of them hides, from the lowest top to the highest.
+        earlier: Boxes of higher layers that lie below a box of this one, each with that box. The layer of a box follows
+            from what it stands on, so that a box may hang over another one of a higher layer: a stacker who finishes
+            layer after layer would have to push that one in from the side.
+    """
+
+    number: int
+    boxes: list[PlacedBox]
+    below: list[PlacedBox]
+    earlier: list[tuple[PlacedBox, PlacedBox]]
+
+
 @dataclass(frozen=True)
 class LoadedSheets:
     """A pallet, of which each layer is a sheet.
@@ -116,44 +134,48 @@ class LoadedSheets:
                 sums[axis] += share * (box.low[axis] + box.high[axis]) / 2
         return sums[0] / total, sums[1] / total, sums[2] / total
 
-    def layer_boxes(self, layer: int) -> list[PlacedBox]:
-        return [box for box in self.boxes if box.layer == layer]
-
-    def below(self, layer: int) -> list[PlacedBox]:
-        """Boxes of all lower layers, from the lowest top to the highest.
-
-        The later ones hide the earlier ones from a view from above.
-        """
-        lower = [box for box in self.boxes if box.layer < layer]
-        return sorted(lower, key=_top)
-
-    def kinds(self, layer: int) -> list[BoxKind]:
-        """Boxes of a layer, those together that are equal and lie alike."""
-        found: dict[tuple[object, ...], BoxKind] = {}
-        for box in self.layer_boxes(layer):
-            sides = tuple(float(f"{side:.9g}") for side in box.sides)
-            words = f"{box.up} up, {front_words(box.front)}"
-            kind = BoxKind(box.name, box.sides, words, [])
-            found.setdefault((box.name, sides, words), kind).numbers.append(box.number)
-        return list(found.values())
-
-    def come_first(self) -> list[tuple[PlacedBox, PlacedBox]]:
-        """Boxes that lie below one of a lower layer, each before that one.
-
-        The layer of a box follows from what it stands on, so that a box may hang over another one of a higher layer. A
-        stacker who finishes layer after layer would have to push that one in from the side.
-        """
+    def views(self) -> Iterator[LayerView]:
+        """Every layer from above, from the lowest one up."""
         low = np.array([box.low for box in self.boxes])
         high = np.array([box.high for box in self.boxes])
+        top = high[:, 2]
         layer = np.array([box.layer for box in self.boxes])
-        rounding = _ROUNDING * high.max()
-        starts_before = low[:, None, :2] < high[None, :, :2] - rounding
-        ends_behind = low[None, :, :2] < high[:, None, :2] - rounding
-        overlaps = (starts_before & ends_behind).all(2)
-        is_below = high[:, None, 2] <= low[None, :, 2] + rounding
+        rounding = _ROUNDING * top.max()
+        # Box i and box j, at [i, j].
+        overlaps = _pairs_along(low, high - rounding, axis=0) & _pairs_along(low, high - rounding, axis=1)
+        is_below = top[:, None] <= low[None, :, 2] + rounding
         is_later = layer[:, None] > layer[None, :]
-        pairs = np.argwhere(overlaps & is_below & is_later)
-        return [(self.boxes[first], self.boxes[then]) for first, then in pairs.tolist()]
+        earlier = np.argwhere(overlaps & is_below & is_later).tolist()
+        is_hidden_by = top[:, None] < top[None, :]
+        for axis in range(2):
+            is_hidden_by &= low[:, None, axis] >= low[None, :, axis] - rounding
+            is_hidden_by &= high[:, None, axis] <= high[None, :, axis] + rounding
+        by_top = np.argsort(top, kind="stable").tolist()
+        for number in range(1, self.layers + 1):
+            is_lower = layer < number
+            is_seen = is_lower & ~is_hidden_by[:, is_lower].any(1)
+            boxes = [box for box in self.boxes if box.layer == number]
+            below = [self.boxes[i] for i in by_top if is_seen[i]]
+            pairs = [(self.boxes[i], self.boxes[j]) for i, j in earlier if layer[j] == number]
+            yield LayerView(number, boxes, below, pairs)
+
+
+def _pairs_along(low: np.ndarray, high: np.ndarray, axis: int) -> np.ndarray:
+    """Whether boxes i and j overlap along an axis, at [i, j], (P, P) bool."""
+    starts_before = low[:, None, axis] < high[None, :, axis]
+    ends_behind = low[None, :, axis] < high[:, None, axis]
+    return np.asarray(starts_before & ends_behind)
+
+
+def kinds_of(boxes: Sequence[PlacedBox]) -> list[BoxKind]:
+    """Boxes of a layer, those together that are equal and lie alike."""
+    found: dict[tuple[object, ...], BoxKind] = {}
+    for box in boxes:
+        sides = tuple(float(f"{side:.9g}") for side in box.sides)
+        words = f"{box.up} up, {front_words(box.front)}"
+        kind = BoxKind(box.name, box.sides, words, [])
+        found.setdefault((box.name, sides, words), kind).numbers.append(box.number)
+    return list(found.values())
 
 
 def front_words(side: str) -> str:
@@ -233,10 +255,6 @@ def _lengths(row: Row, names: tuple[str, str, str], unit: str) -> tuple[float, f
 
 def _number(row: Row, name: str) -> float:
     return float(cast("float", row[name]))
-
-
-def _top(box: PlacedBox) -> float:
-    return box.high[2]
 
 
 def runs(numbers: Sequence[int]) -> str:
