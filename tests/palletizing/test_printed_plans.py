@@ -322,3 +322,18 @@ def test_command_without_extras_writes_the_rest_and_says_so(
     names = {file.name for file in out.iterdir()}
     assert names == {"plan.csv", "plan.json", "index.html", "pallet-0001-A-1.html"}
     assert "plan.pdf" not in (out / "index.html").read_text(encoding="utf-8")
+
+
+def test_fault_of_drawing_costs_only_the_pdf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def break_font(self: PdfPages, figure: Figure) -> None:
+        raise RuntimeError("a font is broken")
+
+    monkeypatch.setattr(PdfPages, "savefig", break_font)
+    path = tmp_path / "orders.csv"
+    path.write_text(HEADER + "A,soap,400,300,240,3,5\n", encoding="utf-8")
+    told: list[str] = []
+    pack(path, "eur", device="cpu").write(tmp_path / "out", told.append)
+    assert told == ["plan.pdf is not written: a font is broken"]
+    names = {file.name for file in (tmp_path / "out").iterdir()}
+    assert {"plan.csv", "plan.json", "index.html", "pallet-0001-A-1.html"} <= names
+    assert "plan.pdf" not in names

@@ -482,23 +482,36 @@ class PalletPlans(NamedTuple):
         # Of an earlier plan: where they cannot be written now, they must not stand beside this one.
         for name in _EXTRAS:
             (target / name).unlink(missing_ok=True)
+        pages = write_pages(target, summary)
         lacking = []
         if not write_plan_xlsx(target / "plan.xlsx", self.rows(), self.found):
             lacking.append("plan.xlsx")
-        try:
-            importlib.import_module("matplotlib")
-        except ModuleNotFoundError:
+        faults = _print_plan(target / "plan.pdf", summary)
+        if faults is None:
             lacking.append("plan.pdf")
-        else:
-            from torchrl_gpu.palletizing.plan_pdf import write_plan_pdf
-
-            for fault in write_plan_pdf(target / "plan.pdf", summary):
-                say(fault)
+        for fault in faults or ():
+            say(fault)
         if lacking:
             say(_lacking_words(lacking))
-        pages = write_pages(target, summary)
+        # It links what has been written.
         write_index(target, summary, pages)
         return target
+
+
+def _print_plan(path: Path, summary: PlanSummary) -> list[str] | None:
+    """Write `plan.pdf`, and return a line for each fault, or None without matplotlib."""
+    try:
+        importlib.import_module("matplotlib")
+    except ModuleNotFoundError:
+        return None
+    from torchrl_gpu.palletizing.plan_pdf import write_plan_pdf
+
+    try:
+        return write_plan_pdf(path, summary)
+    except (OSError, RuntimeError) as error:
+        # An installed font may turn out to be broken as it is drawn, and the plan must not be lost with it.
+        path.unlink(missing_ok=True)
+        return [f"plan.pdf is not written: {error}"]
 
 
 def _lacking_words(lacking: Sequence[str]) -> str:
