@@ -24,7 +24,7 @@ PYTEST_ARGS := -n auto --maxprocesses=4 --dist loadfile --no-loadscope-reorder -
 # What trains, compiles or starts processes.
 SLOW_TESTS := benchmarks callbacks checkpoints cli docs evaluation examples native pretend recordings serving training \
 	envs/workers envs/test_env_compile.py policies/export/test_exporter.py streaming/ros2 \
-	streaming/web/browser test_end_to_end.py test_windows.py
+	streaming/web/browser palletizing/test_pallet_page.py test_end_to_end.py test_windows.py
 FAST_ARGS = -q -n auto --dist loadfile $(addprefix --ignore=tests/,$(SLOW_TESTS))
 PRETEND_ARGS := -n 2
 KERNEL_TESTS := tests/envs/packing/kernels

@@ -258,10 +258,10 @@ def mixed_rows(seed: int, kinds: int, boxes: int) -> list[str]:
     sides = draw.integers(120, 420, (kinds, 3))
     weights = 10 ** draw.uniform(0, 1.5, kinds)
     number = draw.integers(1, 2 * boxes // kinds, kinds)
-    return [
-        f"A,k{k},{x},{y},{z},{count},{weight:.2f},"
-        for k, ((x, y, z), weight, count) in enumerate(zip(sides.tolist(), weights, number, strict=True))
-    ]
+    rows = []
+    for kind, (length, width, height) in enumerate(sides.tolist()):
+        rows.append(f"A,k{kind},{length},{width},{height},{number[kind]},{weights[kind]:.2f},")
+    return rows
 
 
 def count_pressing(plans: PalletPlans) -> int:
@@ -298,9 +298,7 @@ def test_better_plan_of_each_order_is_taken(tmp_path: Path) -> None:
     many = planned(tmp_path, *rows, height=800)
     prepared = Packer(few.pallet, device="cpu").prepare(boxes_of(few.found))
     for one, other in ((few, many), (many, few)):
-        assert (
-            known_orders.better_of_each_order(one.placed, other.placed, prepared).box.tolist()
-            == few.placed.box.tolist()
-        )
+        better = known_orders.better_of_each_order(one.placed, other.placed, prepared)
+        assert better.box.tolist() == few.placed.box.tolist()
     lacks = few.placed.rows(few.placed.order == 0)
     assert len(known_orders.better_of_each_order(lacks, few.placed, prepared).box) == 100

@@ -270,6 +270,26 @@ def test_the_command_writes_plans_in_the_unit_of_the_list(tmp_path: Path, capsys
 
 
 @pytest.mark.parametrize(
+    ("sides", "turns", "up", "front"),
+    [
+        ("400,300,200", "fixed", "height", "long side"),
+        ("300,400,200", "fixed", "height", "short side"),
+        ("300,300,200", "fixed", "height", "equal sides"),
+        # Only on end there is room for all three on one pallet.
+        ("1000,400,800", "axis", "length", "short side"),
+    ],
+)
+def test_plan_says_which_side_is_at_the_front(tmp_path: Path, sides: str, turns: str, up: str, front: str) -> None:
+    path = listed(tmp_path, f"A,a,{sides},3,1,n,n")
+    plans = pack(path, "1200x800x1000mm", turns=turns, device="cpu")
+    plans.write(tmp_path / "out")
+    with (tmp_path / "out" / "plan.csv").open(encoding="utf-8-sig") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["up"], row["front"]) for row in rows] == [(up, front)] * 3
+    assert list(rows[0]).index("front") == list(rows[0]).index("up") + 1
+
+
+@pytest.mark.parametrize(
     ("words", "told"),
     [
         (["absent.csv"], "absent.csv"),

@@ -5,7 +5,9 @@ Its counts stand next to the fewest pallets that volume and weight allow.
 
 from __future__ import annotations
 
+import importlib
 import json
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,9 +23,13 @@ from torchrl_gpu.envs.packing.plan import PackingPlan, Pose
 from torchrl_gpu.lists.box_list import BoxList, Label
 from torchrl_gpu.lists.columns import SIDES
 from torchrl_gpu.lists.units import LENGTHS
+from torchrl_gpu.palletizing.index_page import write_index
 from torchrl_gpu.palletizing.page import PalletVerdict, PlanSummary, Row, write_pages
 from torchrl_gpu.palletizing.pallet import Pallet
 from torchrl_gpu.palletizing.plan_csv import write_plan_csv, write_plan_xlsx
+from torchrl_gpu.system.extras import how_to_install
+
+_LOG = logging.getLogger(__name__)
 
 # A box carries another, and so is a layer below it, where top and base are this close.
 TOUCH_M = 2e-3
@@ -39,6 +45,16 @@ _FAR_M = 10.0
 # A box that is so far from its place has moved, metres.
 _GONE_M = 0.02
 _MOVED_DIGITS = 3
+
+
+class _Extra(NamedTuple):
+    """The package that a file needs, and the extra that brings it."""
+
+    package: str
+    extra: str
+
+
+_EXTRAS = {"plan.xlsx": _Extra("openpyxl", "lists"), "plan.pdf": _Extra("matplotlib", "plots")}
 
 
 class Placements(NamedTuple):
@@ -296,6 +312,7 @@ class PalletPlans(NamedTuple):
         along_x, along_y, along_z = placed.along[i].tolist()
         row["turned"] = "yes" if along_x > along_y else "no"
         row["up"] = SIDES[along_z]
+        row["front"] = _front(placed.sides[i])
         row["weight_kg"] = label.get("weight/kg", "")
         row["left out"] = ""
         return row
@@ -446,21 +463,73 @@ class PalletPlans(NamedTuple):
                 rows.append(row)
         return rows
 
-    def write(self, folder: str | Path) -> Path:
+    def write(self, folder: str | Path, say: Callable[[str], None] = _LOG.warning) -> Path:
         """Write the plan into a folder, and return the folder.
 
-        It gets `plan.csv`, `plan.json`, a page for every pallet and `index.html`, and `plan.xlsx` where openpyxl is
-        installed.
+        It gets `plan.csv`, `plan.json`, a page for every pallet and `index.html`; `plan.xlsx` where openpyxl is
+        installed, and `plan.pdf` where matplotlib is.
+
+        Args:
+            folder: Made where it is not there.
+            say: Called with a line about each file that is not written, or not as it should be.
         """
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
         summary = self.summary()
         write_plan_csv(target / "plan.csv", self.rows(), self.found)
-        write_plan_xlsx(target / "plan.xlsx", self.rows(), self.found)
         text = json.dumps(summary, indent=1, ensure_ascii=False) + "\n"
         (target / "plan.json").write_text(text, encoding="utf-8")
-        write_pages(target, summary)
+        # Of an earlier plan: where they cannot be written now, they must not stand beside this one.
+        for name in _EXTRAS:
+            (target / name).unlink(missing_ok=True)
+        pages = write_pages(target, summary)
+        lacking = []
+        if not write_plan_xlsx(target / "plan.xlsx", self.rows(), self.found):
+            lacking.append("plan.xlsx")
+        faults = _print_plan(target / "plan.pdf", summary)
+        if faults is None:
+            lacking.append("plan.pdf")
+        for fault in faults or ():
+            say(fault)
+        if lacking:
+            say(_lacking_words(lacking))
+        # It links what has been written.
+        write_index(target, summary, pages)
         return target
+
+
+def _print_plan(path: Path, summary: PlanSummary) -> list[str] | None:
+    """Write `plan.pdf`, and return a line for each fault, or None without matplotlib."""
+    try:
+        importlib.import_module("matplotlib")
+    except ModuleNotFoundError:
+        return None
+    from torchrl_gpu.palletizing.plan_pdf import write_plan_pdf
+
+    try:
+        return write_plan_pdf(path, summary)
+    except (OSError, RuntimeError) as error:
+        # An installed font may turn out to be broken as it is drawn, and the plan must not be lost with it.
+        path.unlink(missing_ok=True)
+        return [f"plan.pdf is not written: {error}"]
+
+
+def _lacking_words(lacking: Sequence[str]) -> str:
+    """Which files are not written, and how to install what they need."""
+    needed = " and ".join(f"{name} (needs {_EXTRAS[name].package})" for name in lacking)
+    extras = ",".join(_EXTRAS[name].extra for name in lacking)
+    return f"not written: {needed}; to install what is missing: {how_to_install(extras)}"
+
+
+def _front(sides: np.ndarray) -> str:
+    """Which of the two horizontal sides of a box shows at the front of the pallet.
+
+    The front is the pallet's edge along x, with y = 0.
+    """
+    along_x, along_y, _ = sides.tolist()
+    if abs(along_x - along_y) <= _NOISE_M:
+        return "equal sides"
+    return "long side" if along_x > along_y else "short side"
 
 
 def _without_empty(row: Row) -> Row:

@@ -74,7 +74,11 @@ def main(argv: list[str]) -> None:
         plans = pack(found, say=say, **given)
         say("")
     # Written before anything more is printed: a terminal that breaks must not cost the plan.
-    plans.write(args.out)
+    notes: list[str] = []
+    with progress("pack") as say:
+        say("writing the plan")
+        plans.write(args.out, notes.append)
+        say("")
     if plans.told:
         Console(soft_wrap=True).print(plans.told, highlight=False)
     console.print(plans.table())
@@ -82,9 +86,17 @@ def main(argv: list[str]) -> None:
         Console(soft_wrap=True).print(f"left out: line {line}, order {order}: {reason}", style="yellow", markup=False)
     for words in road_lines(plans):
         Console(soft_wrap=True).print(words, markup=False, highlight=False)
-    print(f"Written: {args.out}/plan.csv, plan.json and index.html, which opens the page of every pallet")
+    for words in notes:
+        Console(soft_wrap=True).print(words, style="yellow", markup=False, highlight=False)
+    print(_written_words(args.out))
     if plans.road is not None and not all(road.holds for road in plans.road):
         raise SystemExit(UNSAFE)
+
+
+def _written_words(folder: Path) -> str:
+    """Which files there are, of which some need an extra."""
+    names = [name for name in ("plan.csv", "plan.xlsx", "plan.json", "plan.pdf") if (folder / name).exists()]
+    return f"Written: {folder}/{', '.join(names)} and index.html, which opens the page of every pallet"
 
 
 def _in_order(visible: int | str | None) -> int | str:
