@@ -470,7 +470,8 @@ def main(argv: list[str]) -> None:
     if args.output.exists():
         result |= json.loads(args.output.read_text(encoding="utf-8"))
     result["machine"] = machine.describe(torch.device("cpu"))
-    given = {"margin": args.margin, "max_tilt": args.max_tilt, "fallback": args.fallback}
+    given = {"margin": args.margin, "max_tilt": args.max_tilt}
+    given |= {"bearing_tilt": args.bearing_tilt, "fallback": args.fallback}
     rule = {"stability": args.stability} | {name: value for name, value in given.items() if value is not None}
     how = f"{'gently ' * args.gently}rehearsed {args.rehearsed} in {args.rehearsed_in}"
     tried = [how if args.far == FAR else f"{how} to {args.far:g}"] if args.rehearsed else []
@@ -557,6 +558,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--stability", choices=STABILITY_RULES, default="none", help="rule for legal placements")
     add("--margin", type=positive, help="metres, of the rule load_bearing")
     add("--max_tilt", type=positive, help="degrees, of the same rule")
+    add("--bearing_tilt", type=positive, help="degrees, of the same rule")
     add("--fallback", help="rule for boxes that have no stable place")
     add("--rehearsed", type=whole(0), default=0, help="best placements that are simulated before one is made")
     add("--rehearsed_in", choices=tuple(ENGINES), default="mujoco", help="engine of these simulations")

@@ -56,6 +56,7 @@ PACKING_ENV["orientations"] = [1, 0, -90, 7, NAN, INF, True, None, "spin", 10**4
 PACKING_ENV["stability"] = WORD
 PACKING_ENV["margin"] = [-0.1, NAN, INF, None, "abc", True]
 PACKING_ENV["max_tilt"] = [-0.1, 46, NAN, INF, None, "abc", True]
+PACKING_ENV["bearing_tilt"] = PACKING_ENV["max_tilt"]
 PACKING_ENV["fallback"] = [*(each for each in WORD if each is not None), "load_bearing"]
 PACKING_ENV["reward"] = WORD
 PACKING_ENV["stability_judge"] = WORD

@@ -13,25 +13,40 @@ inline int64_t half_side(int64_t margin, const Axis& axis) {
     return std::max<int64_t>(0, std::min(margin, 4 * axis.extent) - 8);
 }
 
-// Metres by which contact with a box may lie lower, of each row and column: see `drops` of stability/load_bearing.py. Null where
-// it may not.
+// Metres by which contact with a box may lie lower, of each row and column: see `drops` and `bearing_drops` of
+// stability/margins.py. Null where it may not.
 class Drops {
    public:
-    Drops(const Problem& p, const Variant& v) {
-        if (p.drop_x == 0 && p.drop_y == 0) return;
-        thread_local Scratch<float> made[2];
-        rows = fill(made[0].at_least(v.x.extent), v.x.extent, p.drop_x);
-        columns = fill(made[1].at_least(v.y.extent), v.y.extent, p.drop_y);
+    // Of what holds a box.
+    static Drops holding(const Problem& p, const Variant& v) { return Drops(v, p.drop_x, p.drop_y); }
+    // Of what a box passes load on to.
+    static Drops bearing(const Problem& p, const Variant& v) {
+        const Drops made(v, p.bearing_drop_x, p.bearing_drop_y);
+        if (made.rows) {
+            bound(made.rows, v.x.extent, p.drop_x, p.bearing_slack);
+            bound(made.columns, v.y.extent, p.drop_y, p.bearing_slack);
+        }
+        return made;
     }
     // Of one cell; 0 where contact may not lie lower.
     float at(int64_t row, int64_t column) const { return rows ? std::max(rows[row], columns[column]) : 0.0f; }
 
-    const float *rows = nullptr, *columns = nullptr;
+    float *rows = nullptr, *columns = nullptr;
 
    private:
-    static const float* fill(float* out, int64_t cells, float drop) {
-        for (int64_t i = 0; i < cells; i++) out[i] = float(std::abs(2 * i + 1 - cells)) * drop;
+    Drops(const Variant& v, float drop_x, float drop_y) {
+        if (drop_x == 0 && drop_y == 0) return;
+        thread_local Scratch<float> made[2];
+        rows = fill(made[0].at_least(v.x.extent), v.x.extent, drop_x);
+        columns = fill(made[1].at_least(v.y.extent), v.y.extent, drop_y);
+    }
+    static float from_middle(int64_t i, int64_t cells) { return float(std::abs(2 * i + 1 - cells)); }
+    static float* fill(float* out, int64_t cells, float drop) {
+        for (int64_t i = 0; i < cells; i++) out[i] = from_middle(i, cells) * drop;
         return out;
+    }
+    static void bound(float* out, int64_t cells, float drop, float slack) {
+        for (int64_t i = 0; i < cells; i++) out[i] = std::min(out[i], from_middle(i, cells) * drop + slack);
     }
 };
 
@@ -41,7 +56,7 @@ class Drops {
 class Bearing {
    public:
     Bearing(const Problem& p, int64_t env, const Variant& v, const int64_t* margin, BoxBin& bin)
-        : p_(p), v_(v), half_x_(half_side(margin[0], v.x)), half_y_(half_side(margin[1], v.y)), drops_(p, v),
+        : p_(p), v_(v), half_x_(half_side(margin[0], v.x)), half_y_(half_side(margin[1], v.y)), drops_(Drops::holding(p, v)),
           heights_(p.heightmap + env * p.area()), windows_(p.step == 1 && v.x.fitting && v.y.fitting) {
         if (!windows_) return;
         const int64_t rows = (8 * v.x.extent - half_x_ - 8) / 16 + 1, columns = (8 * v.y.extent - half_y_ - 8) / 16 + 1;
@@ -113,8 +128,9 @@ inline void mark_bearing(const Problem& p, const Variant& v, int64_t x, int64_t 
                          uint8_t* bears) {
     const int64_t width = v.y.extent;
     std::vector<int64_t> end(v.x.extent), start(v.x.extent);
-    const Drops drops(p, v);
-    const Contact contact{p, v, heights + x * p.cells_y + y, p.cells_y, z - p.gap, drops.rows, drops.columns};
+    const Drops drops = Drops::bearing(p, v);
+    const float level = z - p.bearing_gap;
+    const Contact contact{p, v, heights + x * p.cells_y + y, p.cells_y, level, drops.rows, drops.columns};
     for (int64_t i = 0; i < v.x.extent; i++) {
         int64_t first, last;
         if (contact.span(i, first, last)) end[i] = last + 1, start[i] = width - first;

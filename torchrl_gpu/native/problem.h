@@ -35,6 +35,8 @@ struct Problem {
     int64_t counted_gap;                      // units of a gap that still carries, under the bin's rule
     float ceiling, tolerance, gap;            // height of the bin; heights closer than this are the same; as before, metres
     float drop_x, drop_y;                     // `Bin.drops`
+    float bearing_gap, bearing_slack;         // `Bin.bearing_tolerance` and `Bin.bearing_slack`, metres
+    float bearing_drop_x, bearing_drop_y;     // `Bin.bearing_drops`
     Rule rule;
     int64_t threads;
 

@@ -614,7 +614,9 @@ class Packer:
             bears = torch.where(owned, False, bears[0, 0])
             if bool(touches.any()):
                 touched = state.bears[0, 0] & touches
-                held = self._held(heights, touched, resting.touching, level)
+                # A measured height is off by millimetres: what is that near to the box counts as level.
+                is_near = heights >= level - self.bin.contact_tolerance
+                held = self._held(torch.where(is_near, level, heights), touched, resting.touching, level)
                 bears = torch.where(resting.touching & owned, held, bears)
             bears = bears[None, None]
         if state.tracks_loads:

@@ -66,7 +66,8 @@ def test_constructor_arguments_can_be_read_back() -> None:
     source = RandomBoxes(1, 3)
     arguments: dict[str, object] = {"num_envs": 2, "bin_size": (4.0, 6.0, 5.0), "resolution": (4, 6), "grid_step": 2}
     arguments |= {"items": source, "num_items": 7, "visible_items": 2, "orientations": "axis", "order": "volume"}
-    arguments |= {"stability": "load_bearing", "margin": 0.5, "max_tilt": 2, "fallback": "none", "friction": 0.75}
+    arguments |= {"stability": "load_bearing", "margin": 0.5, "max_tilt": 2, "bearing_tilt": 1}
+    arguments |= {"fallback": "none", "friction": 0.75}
     arguments |= {"reward": "objective", "objective_weights": (0.5, 0.25, 0.0), "stability_judge": "com"}
     arguments |= {"skip_unplaceable": True, "include": ("z_map",), "backend": "eager", "incremental": False}
     arguments |= {"device": torch.device("cpu"), "seed": 5, "first_env": 3, "copy_observations": True, "walls": False}
@@ -316,6 +317,7 @@ def test_the_streams_have_not_changed(changes: dict[str, object], golden: str) -
     [
         ("margin", 0.05, {"stability": "load_bearing"}),
         ("max_tilt", 2.0, {"stability": "load_bearing"}),
+        ("bearing_tilt", 2.0, {"stability": "load_bearing"}),
         ("objective_weights", (1.0, 0.0, 0.0), {"reward": "objective"}),
     ],
 )

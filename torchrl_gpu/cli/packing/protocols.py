@@ -41,7 +41,7 @@ DEPTH = 10
 BEAM = 32
 ALL = 2**31 - 1
 # Options of the environment.
-_RULE = ("stability", "margin", "max_tilt", "fallback", "friction")
+_RULE = ("stability", "margin", "max_tilt", "bearing_tilt", "fallback", "friction")
 
 
 def main(argv: list[str]) -> None:
@@ -53,6 +53,7 @@ def main(argv: list[str]) -> None:
         load_mujoco()
     if args.stability != "load_bearing":
         given = {"--margin": (args.margin, None), "--max_tilt": (args.max_tilt, None)}
+        given["--bearing_tilt"] = (args.bearing_tilt, None)
         arguments.check_effect(WHERE, "--stability load_bearing", **given)
     started = time.perf_counter()
     keep_freed_memory()
@@ -97,6 +98,8 @@ def make_pallet_parser() -> OneLineParser:
     add("--stability", help="rule for legal placements, as in PackingEnv; none by default, as in the paper's Math Pack")
     add("--margin", type=positive, metavar="METRES", help="of the rule load_bearing; PackingEnv's by default")
     add("--max_tilt", type=positive, metavar="DEGREES", help="of the same rule; 0 by default")
+    leans = "slope up to which what leans bears load, of the same rule; PackingEnv's by default"
+    add("--bearing_tilt", type=positive, metavar="DEGREES", help=leans)
     add("--fallback", metavar="RULE", help="rule for boxes that have no stable place by --stability")
     physics = "simulate the pallets in MuJoCo, or so many, for the share of placements that stand"
     add("--physics", type=whole(0), nargs="?", const=ALL, default=0, metavar="CASES", help=physics)

@@ -25,6 +25,7 @@ from torchrl_gpu.envs.packing.physics.scene import FRICTION
 from torchrl_gpu.envs.packing.reward import REWARDS, WEIGHTS, Weights, reward_of_step
 from torchrl_gpu.envs.packing.stability.rule import Pile
 from torchrl_gpu.envs.packing.types import (
+    BEARING_TILT,
     STABILITY_RULES,
     Bin,
     Catalogue,
@@ -82,6 +83,8 @@ class PackingEnv(BatchedEnv):
             box's side counts.
         max_tilt: Degrees at which a box may come to lie, by the same rule: the further from its middle, the lower what
             bears it may be. 0 wants what is level, up to 1.5 mm.
+        bearing_tilt: Degrees up to which a box that leans passes load on, by the same rule. What leans further bears
+            load only over the part that is level.
         fallback: Rule for boxes where none of the visible ones has a stable placement, one of `height_rules`; with None
             the episode ends there.
         reward: "utilization" (gain in packed volume over bin volume) or "objective" (gain in J, Huang et al. 2023).
@@ -126,6 +129,7 @@ class PackingEnv(BatchedEnv):
         stability: str = "none",
         margin: float = 0.03,
         max_tilt: float = 0.0,
+        bearing_tilt: float = BEARING_TILT,
         fallback: str | None = None,
         reward: str = "utilization",
         stability_judge: str = "rule",
@@ -150,9 +154,11 @@ class PackingEnv(BatchedEnv):
         visible_items = arguments.whole(where, "visible_items", visible_items, 1, MOST_ITEMS)
         super().__init__(num_envs, device, seed, first_env)
         num_envs = self.num_envs
-        self.bin = Bin(bin_size, resolution, grid_step, stability, margin, max_tilt)  # type: ignore[arg-type]
+        cells: tuple[int, int] = resolution  # type: ignore[assignment]
+        self.bin = Bin(bin_size, cells, grid_step, stability, margin, max_tilt, bearing_tilt)
         self.margin = self.bin.margin
         self.max_tilt = self.bin.max_tilt
+        self.bearing_tilt = self.bin.bearing_tilt
         self.fallback = None if fallback is None else arguments.choice(where, "fallback", fallback, height_rules())
         self.bin_size = self.bin.size
         self.grid_step = self.bin.step

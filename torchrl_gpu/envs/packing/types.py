@@ -24,6 +24,8 @@ MOST_CELLS_OF_SIXTEENTHS = 2047
 # Cells of an item's map along a side: kernels number them in 16 bits.
 MOST_MAP_CELLS = 32767
 MOST_TILT = 45.0  # degrees
+# Slope at which a box passes load on, degrees: what a millimetre makes of a box of 20 cm.
+BEARING_TILT = 0.5
 # Cells of height up to which sums of heights in float32 are exact to a thousandth of a cell.
 _EXACT_CELLS = 151
 _MOST_TOLERANCE = 0.25  # cells
@@ -53,6 +55,10 @@ class BinRule:
         """Return the largest gap between item and pile that is contact, metres."""
         return bin_.tolerance
 
+    def bearing_gap(self, bin_: Bin) -> float:
+        """Return the largest gap across which a level item passes load on, metres."""
+        return self.contact_gap(bin_)
+
 
 # Every stability rule by name. `stability.register` fills the table; the rules themselves cannot stand here, as they
 # read bins and catalogues.
@@ -75,6 +81,7 @@ class Bin:
         stability: Name of the rule, one of `STABILITY_RULES`.
         margin: Metres that the middle of a box must lie inside its support, by the rule "load_bearing".
         max_tilt: Degrees, the largest slope at which a box may come to lie, by the same rule.
+        bearing_tilt: Degrees, the largest slope at which a box passes load on, by the same rule.
     """
 
     size: tuple[float, float, float]
@@ -83,6 +90,7 @@ class Bin:
     stability: str = "none"
     margin: float = 0.03
     max_tilt: float = 0.0
+    bearing_tilt: float = BEARING_TILT
 
     def __post_init__(self) -> None:
         size = _sizes_of(self.size)
@@ -96,6 +104,8 @@ class Bin:
         object.__setattr__(self, "step", step)
         object.__setattr__(self, "margin", arguments.number("Bin", "margin", self.margin, 0))
         object.__setattr__(self, "max_tilt", arguments.number("Bin", "max_tilt", self.max_tilt, 0, MOST_TILT))
+        bearing_tilt = arguments.number("Bin", "bearing_tilt", self.bearing_tilt, 0, MOST_TILT)
+        object.__setattr__(self, "bearing_tilt", bearing_tilt)
         most = self.rule.most_cells
         if max(self.cells) > most:
             raise ValueError(f"Bin: stability {self.stability} allows at most {most} cells a side, not {self.cells}")
@@ -194,7 +204,31 @@ class Bin:
 
         Metres along x and y, by `max_tilt`.
         """
-        slope = math.tan(math.radians(self.max_tilt))
+        return self._drops_by(self.max_tilt)
+
+    @property
+    def bearing_tolerance(self) -> float:
+        """Largest gap across which a level item passes load on by the rule, metres."""
+        return self.rule.bearing_gap(self)
+
+    @property
+    def bearing_slack(self) -> float:
+        """How much lower lies what holds a level item than what it passes load on to.
+
+        Metres.
+        """
+        return self.contact_tolerance - self.bearing_tolerance
+
+    @property
+    def bearing_drops(self) -> tuple[float, float]:
+        """How much lower what takes load may lie for each half cell from the middle.
+
+        Metres along x and y, by `bearing_tilt`.
+        """
+        return self._drops_by(self.bearing_tilt)
+
+    def _drops_by(self, degrees: float) -> tuple[float, float]:
+        slope = math.tan(math.radians(degrees))
         cell_x, cell_y = self.cell
         return slope * cell_x / 2, slope * cell_y / 2
 

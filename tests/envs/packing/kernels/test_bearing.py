@@ -40,15 +40,20 @@ def kernels(request: pytest.FixtureRequest) -> ModuleType:
     return eager
 
 
-def bearing_bin(cells: tuple[int, int], margin: float = 0.0, tilt: float = 0.0, step: int = 1) -> Bin:
-    return Bin((cells[0] * CELL, cells[1] * CELL, 8 * CELL), cells, step, "load_bearing", margin, tilt)
+def bearing_bin(
+    cells: tuple[int, int], margin: float = 0.0, tilt: float = 0.0, step: int = 1, bearing_tilt: float = 0.5
+) -> Bin:
+    size = (cells[0] * CELL, cells[1] * CELL, 8 * CELL)
+    return Bin(size, cells, step, "load_bearing", margin, tilt, bearing_tilt)
 
 
 def bearing_scene(seed: int) -> tuple[Scene, Tensor]:
     rng = np.random.default_rng(seed)
     cells = tuple(int(c) for c in rng.integers(2, 24 if seed % 7 == 0 else 12, 2))
     tilt = float(rng.choice([0, 10, 30]))
-    bin_ = bearing_bin(cells, float(rng.choice([0, 0.1, 0.2, 0.4])), tilt, int(rng.integers(1, 3)))
+    margin = float(rng.choice([0, 0.1, 0.2, 0.4]))
+    step = int(rng.integers(1, 3))
+    bin_ = bearing_bin(cells, margin, tilt, step, bearing_tilt=float(rng.choice([0, 0.5, 8, 40])))
     s = scene_in(bin_, rng, "boxes", num_envs=3, most_items=4, most_orientations=2, most_visible=2)
     return s, torch.from_numpy(rng.random((3, *cells)) < rng.choice([0.3, 0.6, 0.9]))
 
@@ -73,7 +78,7 @@ def some_case(seed: int) -> Case:
 def case_of_rows(width: int, tilt: float) -> Case:
     n = 4 if INTERPRETED else 20
     box = one_item((3, width), "boxes")
-    bin_ = bearing_bin((4, width + 1), tilt=tilt)
+    bin_ = bearing_bin((4, width + 1), tilt=tilt, bearing_tilt=tilt / 2)
     rng, shape = np.random.default_rng(width), (n, 4, width + 1)
     bears = torch.from_numpy(rng.random(shape) < np.geomspace(0.1 / width, 1, n)[:, None, None])
     heightmap = CELL * (1 - torch.from_numpy(rng.integers(0, 4, shape)).float() / 8 * (tilt > 0))
@@ -156,6 +161,40 @@ def test_a_box_may_come_to_lie_as_steep_as_the_bin_says(
     for turned in (heightmap, heightmap.mT.contiguous(), heightmap.flip(1)):
         upheld = kernels.upheld(turned, bears, z_map, legal, item_id, one_item((4, 4), "boxes"), bin_)
         assert bool(upheld.any()) is stable
+
+
+@pytest.mark.parametrize(
+    # Metres by which the second half of the contacts lies lower: the furthest lie 1.5 cells, 18.75 cm, from the middle.
+    ("lower", "tilt", "bearing_tilt", "whole"),
+    [
+        (0.0, 0, 0, True),
+        (0.00009, 0, 0, True),
+        # 1.5 mm hold a box; 0.1 mm and the slope pass load on.
+        (0.00011, 0, 0, False),
+        (0.00090, 0, 0.25, True),
+        (0.00093, 0, 0.25, False),
+        (0.00149, 0, 20, True),
+        # What does not hold the box takes no load from it.
+        (0.00151, 0, 20, False),
+        (0.03125, 20, 9.5, True),
+        (0.03125, 20, 9.4, False),
+    ],
+)
+def test_what_leans_bears_load_over_its_firm_contacts_alone(
+    kernels: ModuleType, lower: float, tilt: float, bearing_tilt: float, whole: bool
+) -> None:
+    heightmap = torch.full((1, 4, 4), 2 * CELL)
+    heightmap[:, 2:] -= lower
+    bears = torch.ones(1, 4, 4, dtype=torch.bool)
+    zero = torch.zeros(1, dtype=torch.int64)
+    placement = Placement(zero, zero, zero, zero, torch.full((1,), 2 * CELL))
+    bin_ = bearing_bin((4, 4), 0.0, tilt, bearing_tilt=bearing_tilt)
+    box = one_item((4, 4), "boxes")
+    expected = torch.ones(1, 4, 4, dtype=torch.bool)
+    expected[:, 2:] = whole
+    assert torch.equal(kernels.bear(heightmap, bears, placement, box, bin_), expected)
+    turned = kernels.bear(heightmap.mT.contiguous(), bears, placement, box, bin_)
+    assert torch.equal(turned, expected.mT)
 
 
 def test_an_overhang_bears_nothing_and_what_lies_on_it_alone_falls(kernels: ModuleType) -> None:

@@ -87,6 +87,7 @@ _HEIGHTS = (
     ("unit", c_float),
     ("counted_gap", c_int64),
     *_REAL("ceiling tolerance gap drop_x drop_y"),
+    *_REAL("bearing_gap bearing_slack bearing_drop_x bearing_drop_y"),
 )
 
 
@@ -229,6 +230,9 @@ def described_problem(
     numbers["counted_gap"] = int(bin_.contact_tolerance / unit) if unit else 0
     numbers |= {"ceiling": bin_.size[2], "tolerance": bin_.tolerance, "gap": bin_.contact_tolerance}
     numbers |= {"drop_x": drop_x, "drop_y": drop_y}
+    bearing_drop_x, bearing_drop_y = bin_.bearing_drops
+    numbers |= {"bearing_gap": bin_.bearing_tolerance, "bearing_slack": bin_.bearing_slack}
+    numbers |= {"bearing_drop_x": bearing_drop_x, "bearing_drop_y": bearing_drop_y}
     numbers |= {"rule": _rule(rule), "threads": kernel_threads()}
     return _Problem.of(tensors, **numbers)
 

@@ -120,9 +120,20 @@ def rest_height(window: np.ndarray, bottom: np.ndarray) -> np.float32:
 
 def footprint_at(window: np.ndarray, item: Item, z: np.float32, bin_: Bin) -> Footprint:
     """What a stability rule reads of an item at z metres over a window (P, Q)."""
-    rows, columns = window.shape
     # A cell touches where the pile is as high as the item's underside there, but for a gap.
+    rows, columns = window.shape
     lowest = z - np.float32(bin_.contact_tolerance) - slopes(rows, columns, bin_)
+    return _footprint(window, item, z, lowest, bin_)
+
+
+def bearing_footprint_at(window: np.ndarray, item: Item, z: np.float32, bin_: Bin) -> Footprint:
+    """The same, of those contacts alone that the item passes load on to."""
+    rows, columns = window.shape
+    lowest = z - np.float32(bin_.bearing_tolerance) - bearing_slopes(rows, columns, bin_)
+    return _footprint(window, item, z, lowest, bin_)
+
+
+def _footprint(window: np.ndarray, item: Item, z: np.float32, lowest: np.ndarray, bin_: Bin) -> Footprint:
     contact = window - item.bottom >= lowest
     material = np.isfinite(item.bottom)
     on_floor = bool(z <= bin_.tolerance)
@@ -150,12 +161,28 @@ def slopes(rows: int, columns: int, bin_: Bin) -> np.ndarray:
     if "max_tilt" not in bin_.rule.options:
         return np.zeros((rows, columns), dtype=np.float32)
     drop_x, drop_y = bin_.drops
-    # Half cells from the middle, by row and by column.
-    along_x = np.abs(2 * np.arange(rows) + 1 - rows).astype(np.float32)
-    along_y = np.abs(2 * np.arange(columns) + 1 - columns).astype(np.float32)
-    by_row = along_x * np.float32(drop_x)
-    by_column = along_y * np.float32(drop_y)
+    by_row = _from_middle(rows) * np.float32(drop_x)
+    by_column = _from_middle(columns) * np.float32(drop_y)
     return np.maximum(by_row[:, None], by_column[None, :])
+
+
+def bearing_slopes(rows: int, columns: int, bin_: Bin) -> np.ndarray:
+    """How much lower than the base may lie what a box passes load on to.
+
+    Metres, (P, Q) float32. By the bin's `bearing_tilt`, and never where it would not hold the box.
+    """
+    most = slopes(rows, columns, bin_) + np.float32(bin_.bearing_slack)
+    if "bearing_tilt" not in bin_.rule.options:
+        return most
+    drop_x, drop_y = bin_.bearing_drops
+    by_row = _from_middle(rows) * np.float32(drop_x)
+    by_column = _from_middle(columns) * np.float32(drop_y)
+    return np.minimum(np.maximum(by_row[:, None], by_column[None, :]), most)
+
+
+def _from_middle(cells: int) -> np.ndarray:
+    """Half cells from the middle of a side to its cells' centres, (cells,) float32."""
+    return np.abs(2 * np.arange(cells) + 1 - cells).astype(np.float32)
 
 
 def upheld(
@@ -213,7 +240,7 @@ def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Cata
         rows, columns = item.top.shape
         covered = slice(at.x, at.x + rows), slice(at.y, at.y + columns)
         window = heights[at.n][covered]
-        footprint = footprint_at(window, item, at.z, bin_)
+        footprint = bearing_footprint_at(window, item, at.z, bin_)
         after[at.n][covered] = rule.judge_top(footprint)
     return torch.from_numpy(after).to(bears.device)
 

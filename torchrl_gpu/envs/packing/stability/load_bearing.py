@@ -3,9 +3,11 @@
 A cell bears load if it is floor, or if it lies on top of a box and inside the convex hull of those contacts of this
 box that bear load themselves. A box is stable if that hull holds its middle by a margin. A force down on a bearing cell
 then acts inside the support of the box below it, and so on to the floor: where all contacts of a box are of one height,
-forces exist that hold every box. After Gao et al., arXiv 2507.09123. Contacts may differ by a tolerance, and with
-`max_tilt` boxes may lean and lie lower than their heights add up to: neither is bounded in sum, so that a high pile may
-tip although each of its boxes was legal.
+forces exist that hold every box. After Gao et al., arXiv 2507.09123.
+
+Contacts may differ by a tolerance, and by `max_tilt`: a box that stands on them leans. What leans bears load only over
+those of its contacts that it rests on without leaning further than `bearing_tilt`. So a box may lean, and what is put
+on it must stand over what is firm below: leaning does not add up from box to box.
 
 Contacts are squares of the grid. That the hull of squares holds a square, or a rectangle, is tested on the centres of
 the squares alone: both sides are sums with one square.
@@ -23,12 +25,14 @@ from torchrl_gpu.envs.packing.geometry import heights_under, inside
 from torchrl_gpu.envs.packing.stability.contacts import Contacts
 from torchrl_gpu.envs.packing.stability.footprints import SIXTEENTHS, Footprint, centres_of, hull_holds, outline
 from torchrl_gpu.envs.packing.stability.hulls import Hull, furthest_inside
-from torchrl_gpu.envs.packing.stability.margins import drops
+from torchrl_gpu.envs.packing.stability.margins import bearing_drops
 from torchrl_gpu.envs.packing.stability.rule import Pile, StabilityRule
 from torchrl_gpu.envs.packing.types import MOST_CELLS_OF_SIXTEENTHS, Bin, Catalogue, Placement
 
-# Metres across which load is borne: heights of real boxes differ by as much.
-BEARING_GAP = 0.0015
+# Metres across which a box is held: heights of real boxes differ by as much.
+CONTACT_GAP = 0.0015
+# Metres across which a level box passes load on: heights that are the same differ by rounding alone.
+BEARING_GAP = 0.0001
 
 
 @final
@@ -36,12 +40,15 @@ class LoadBearing(StabilityRule):
     """The rule "load_bearing": contacts that bear load hold the middle by a margin."""
 
     name = "load_bearing"
-    options = ("margin", "max_tilt")
+    options = ("margin", "max_tilt", "bearing_tilt")
     tracks_bearing = True
     holds_floor = True
     most_cells = MOST_CELLS_OF_SIXTEENTHS
 
     def contact_gap(self, bin_: Bin) -> float:
+        return CONTACT_GAP
+
+    def bearing_gap(self, bin_: Bin) -> float:
         return BEARING_GAP
 
     def judge(self, footprint: Footprint) -> bool:
@@ -99,8 +106,8 @@ def bear(heightmap: Tensor, bears: Tensor, placement: Placement, catalogue: Cata
 
     heights = bearing_heights(heightmap, bears)
     under = heights_under(heights, placement.x, placement.y, (num_rows, num_columns))
-    drop_x, drop_y = drops(extent, (num_rows, num_columns), bin_)
-    level = (placement.z - bin_.contact_tolerance)[:, None, None]
+    drop_x, drop_y = bearing_drops(extent, (num_rows, num_columns), bin_)
+    level = (placement.z - bin_.bearing_tolerance)[:, None, None]
     drop = torch.maximum(drop_x[:, :, None], drop_y[:, None, :])
     contact = own & (under >= level - drop)
 

@@ -52,10 +52,24 @@ def drops(extent: Tensor, footprint: Sequence[int], bin_: Bin) -> tuple[Tensor, 
     Returns:
         Metres by row, (…, P) float32, and by column, (…, Q) float32.
     """
+    drop_x, drop_y = bin_.drops
+    return _from_middle(extent, footprint, 0) * drop_x, _from_middle(extent, footprint, 1) * drop_y
+
+
+def bearing_drops(extent: Tensor, footprint: Sequence[int], bin_: Bin) -> tuple[Tensor, Tensor]:
+    """Return by how much what a box passes load on to may lie below its base.
+
+    By row and by column; arguments and results are those of `drops`.
+    """
+    held = drops(extent, footprint, bin_)
     by_axis = []
-    for axis, (cells, drop) in enumerate(zip(footprint, bin_.drops, strict=True)):
-        cell = torch.arange(cells, device=extent.device, dtype=torch.int64)
-        # Twice the distance of each cell's centre from the middle, in cells.
-        distance = (2 * cell + 1 - extent[..., axis, None]).abs()
-        by_axis.append(distance.float() * drop)
+    for axis, (drop, most) in enumerate(zip(bin_.bearing_drops, held, strict=True)):
+        # What does not hold the box takes no load from it either.
+        by_axis.append(torch.minimum(_from_middle(extent, footprint, axis) * drop, most + bin_.bearing_slack))
     return by_axis[0], by_axis[1]
+
+
+def _from_middle(extent: Tensor, footprint: Sequence[int], axis: int) -> Tensor:
+    """Half cells from the middle of a box to centres of cells, (…, cells) float32."""
+    cell = torch.arange(footprint[axis], device=extent.device, dtype=torch.int64)
+    return (2 * cell + 1 - extent[..., axis, None]).abs().float()
