@@ -64,26 +64,32 @@ MIXED = (
 )
 # Sides of a layer and of a box, and the most boxes, which upper bounds prove. Five blocks miss those of the literature
 # by one (Birgin, Lobato and Morabito 2010).
-LAYERS = (
+LAYERS = [
     (1200, 800, 400, 300, 8),
     (1200, 1000, 400, 333, 9),
     (1200, 800, 171, 133, 42),
     (1200, 800, 126, 77, 97),
     (1200, 1200, 156, 103, 88),
+]
+LAYERS += [
     (43, 26, 7, 3, 53),
     (49, 28, 8, 3, 57),
     (57, 34, 7, 4, 69),
     (63, 44, 8, 5, 69),
     (61, 35, 10, 3, 71),
+]
+LAYERS += [
     (67, 37, 11, 3, 75),
     (67, 40, 11, 3, 81),
     (74, 49, 11, 4, 82),
     (93, 46, 13, 4, 82),
     (106, 59, 13, 5, 96),
+]
+LAYERS += [
     (141, 71, 13, 8, 96),
     (74, 46, 7, 5, 97),
     (86, 52, 9, 5, 99),
-)
+]
 Row = JsonObject
 # What its rows have in common, and the measurement of the rest of them.
 Task = tuple[Row, Callable[[], list[Row]]]

@@ -1,4 +1,4 @@
-"""Upper bounds of layers: by hand, by counting squares of a colour, and beside the best of all layouts."""
+"""Upper bounds of layers, by hand and beside the best of all layouts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,20 @@ def bar_bound_of(length: int, width: int, along: int, across: int) -> int:
     return int(bar_bound(np.array([length]), np.array([width]), along, across)[0])
 
 
+def _squares(side_x: int, side_y: int, width: int) -> int:
+    """Bits of a box at square 0 of a grid with so many squares in a column."""
+    column = (1 << side_y) - 1
+    box = 0
+    for step in range(side_x):
+        box |= column << (width * step)
+    return box
+
+
 def most_by_trying_all(length: int, width: int, along: int, across: int) -> int:
-    """Most boxes on a small grid: each free square stays empty or is the corner of a box, column by column."""
+    """Most boxes on a small grid.
+
+    Each free square stays empty or is the corner of a box, column by column.
+    """
 
     @cache
     def most(square: int, covered: int) -> int:
@@ -32,8 +44,7 @@ def most_by_trying_all(length: int, width: int, along: int, across: int) -> int:
         for side_x, side_y in {(along, across), (across, along)}:
             if x + side_x > length or y + side_y > width:
                 continue
-            column = (1 << side_y) - 1
-            box = sum(column << (width * step) for step in range(side_x))
+            box = _squares(side_x, side_y, width)
             if not covered & box:
                 best = max(best, 1 + most(square + 1, (covered | box) >> 1))
         return best
