@@ -109,7 +109,7 @@ FLAT = [[0] * 20] * 30
         ([("offer", {"boxes": BOX})], r"boxes .*64.*'sides'"),
         (
             [("offer", {"boxes": [BOX, 3]})],
-            r"boxes\[1\] .*id, sides, weight, fragile, max_load.* 3$",
+            r"boxes\[1\] .*id, sides, weight, fragile, max_load, top_only, bottom_only.* 3$",
         ),
         (
             [("offer", {"boxes": [{"sides": [700, 100, 100]}]})],
@@ -125,6 +125,8 @@ FLAT = [[0] * 20] * 30
         ([("offer", {"boxes": [{"sides": [10, 10, 10**400]}]})], r"boxes\[0\]: sides .*number.* (10{20,}|an? int)"),
         ([("offer", {"boxes": [BOX | {"weight": -1}]})], r"boxes\[0\]: weight .* 0.* -1$"),
         ([("offer", {"boxes": [BOX | {"fragile": 1}]})], r"boxes\[0\]: fragile .*true or false.* 1$"),
+        ([("offer", {"boxes": [BOX | {"top_only": 1}]})], r"boxes\[0\]: top_only .*true or false.* 1$"),
+        ([("offer", {"boxes": [BOX | {"bottom_only": "no"}]})], r"boxes\[0\]: bottom_only .*true or false.* 'no'$"),
         ([("offer", {"boxes": [BOX | {"id": [1]}]})], r"boxes\[0\]: id .*\[1\]$"),
         ([("offer", {"boxes": [BOX | {"id": "x" * 101}]})], r"boxes\[0\]: id .* 100 .*xxx"),
         ([("offer", {"boxes": [BOX | {"colour": 1}]})], r"boxes\[0\] .*'colour'"),
@@ -384,6 +386,32 @@ def test_nothing_goes_on_what_is_fragile(way: str, tmp_path: Path) -> None:
     cell.ask("undo")
     cell.ask("undo")
     assert cell.ask("offer", boxes=[BOX])["center"][2] == 0
+
+
+def test_nothing_goes_on_a_box_that_is_top_only(tmp_path: Path) -> None:
+    cell = opened(tmp_path, policy="first-fit")
+    cell.ask("offer", boxes=[{"sides": [600, 400, 50], "top_only": True}])
+    cell.restart()
+    cell.ask("confirm")
+    assert cell.ask("offer", boxes=[BOX])["box"] is None
+    cell.restart()
+    assert cell.ask("offer", boxes=[BOX])["box"] is None
+
+
+@pytest.mark.parametrize("overhang", [0, 20])
+def test_box_that_is_bottom_only_stands_on_the_pallet_itself(overhang: int, tmp_path: Path) -> None:
+    cell = opened(tmp_path, policy="first-fit", overhang=overhang)
+    cell.ask("offer", boxes=[{"sides": [400, 400, 50]}])
+    cell.ask("confirm")
+    heavy = {"sides": [200, 400, 100], "bottom_only": True, "id": "safe"}
+    # The upper layer has room for it as well, and `first-fit` prefers that.
+    place = cell.ask("offer", boxes=[heavy])
+    assert place["center"][0] >= 480
+    assert place["center"][2] == 0
+    cell.restart()
+    cell.ask("confirm")
+    assert cell.ask("offer", boxes=[heavy])["box"] is None
+    assert cell.ask("offer", boxes=[heavy | {"bottom_only": False}])["box"] == 0
 
 
 def test_boxes_bear_their_most_load(tmp_path: Path) -> None:

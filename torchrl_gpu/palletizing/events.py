@@ -32,7 +32,7 @@ SLACK_MM = 10.0
 _MOST_KG = 1e5
 _LONGEST_ID = 100
 # Keys of a box as a client sends it, and of an event as a file holds it.
-_BOX_KEYS = ("id", "sides", "weight", "fragile", "max_load")
+_BOX_KEYS = ("id", "sides", "weight", "fragile", "max_load", "top_only", "bottom_only")
 _EVENT_KEYS = ("box", "told", "z", "turn", "x", "y", "center", "degrees", "heights")
 
 
@@ -46,6 +46,8 @@ class Box:
         fragile: Whether nothing may lie on it.
         max_load: Kilograms that may lie on it, or None for any.
         id: That the client knows it by, or None.
+        top_only: Whether it belongs on top, so that nothing may lie on it.
+        bottom_only: Whether it stands on the pallet itself.
     """
 
     sides: list[float]
@@ -53,6 +55,8 @@ class Box:
     fragile: bool
     max_load: float | None = None
     id: str | int | None = None
+    top_only: bool = False
+    bottom_only: bool = False
 
     @staticmethod
     def read(given: object, name: str) -> Box:
@@ -70,14 +74,14 @@ class Box:
         max_load = None
         if "max_load" in entries:
             max_load = arguments.number(where, "max_load", entries["max_load"], 0, _MOST_KG)
-        known = entries.get("id")
+        top_only = arguments.flag(where, "top_only", entries.get("top_only", False))
+        bottom_only = arguments.flag(where, "bottom_only", entries.get("bottom_only", False))
         # The number is the client's own, and is only given back.
-        if known is None:
-            return Box(sides, weight, fragile, max_load)
-        if not isinstance(known, str | int) or len(str(known)) > _LONGEST_ID:
+        known = entries.get("id")
+        if known is not None and (not isinstance(known, str | int) or len(str(known)) > _LONGEST_ID):
             wanted = f"a text or a whole number of at most {_LONGEST_ID} characters"
             arguments.refuse(where, "id", wanted, known)
-        return Box(sides, weight, fragile, max_load, known)
+        return Box(sides, weight, fragile, max_load, known, top_only=top_only, bottom_only=bottom_only)
 
     def to_json(self) -> Plain:
         data: Plain = {"sides": self.sides, "weight": self.weight, "fragile": self.fragile}
@@ -85,12 +89,17 @@ class Box:
             data["max_load"] = self.max_load
         if self.id is not None:
             data["id"] = self.id
+        # Files of earlier versions have neither of these.
+        if self.top_only:
+            data["top_only"] = True
+        if self.bottom_only:
+            data["bottom_only"] = True
         return data
 
     @property
     def load_limit(self) -> float:
         """Kilograms that may lie on it, inf for any."""
-        if self.fragile:
+        if self.fragile or self.top_only:
             return 0.0
         return math.inf if self.max_load is None else self.max_load
 
@@ -100,7 +109,8 @@ def boxes_of(boxes: Sequence[Box]) -> Boxes:
     sizes = [_metres(box.sides) for box in boxes]
     weights = [box.weight for box in boxes]
     limits = [box.load_limit for box in boxes]
-    return Boxes.of(sizes, weights, max_load=limits)
+    stays_down = [box.bottom_only for box in boxes]
+    return Boxes.of(sizes, weights, max_load=limits, bottom_only=stays_down)
 
 
 @dataclass(frozen=True)
