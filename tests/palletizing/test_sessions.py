@@ -438,10 +438,33 @@ def test_limits_of_sessions_events_and_undone_heightmaps(tmp_path: Path, monkeyp
     assert "has 12 boxes and heightmaps" in cell.tell("offer", boxes=[BOX])[1]["message"]
     assert (tmp_path / "a.json").read_text().count('"heights": null') == 4
     cell.sessions = PackingSessions(tmp_path, device="cpu")
-    for number in range(10, 3, -1):
+    for number in range(10, 2, -1):
         cell.ask("undo")
+        cell.restart()
         assert (cell.heights - number).abs().max() < 1e-3
-    assert "undo reaches back over 7 measured heightmaps" in cell.tell("undo")[1]["message"]
+    assert "undo reaches back over 8 measured heightmaps" in cell.tell("undo")[1]["message"]
+
+
+@pytest.mark.parametrize("maps", [8, 9])
+def test_undo_reaches_the_empty_pallet_over_nine_heightmaps(maps: int, tmp_path: Path) -> None:
+    """The first of nine heightmaps was removed, and the state before it follows from the boxes alone."""
+    cell = opened(tmp_path, noise=0)
+    states = [cell.progress]
+    cell.ask("offer", boxes=[BOX])
+    cell.ask("confirm")
+    states.append(cell.progress)
+    for number in range(maps):
+        cell.ask("measure", heights=[[number] * 20] * 30, sure=True)
+        states.append(cell.progress)
+    for wanted in reversed(states[:-1]):
+        cell.ask("undo")
+        cell.restart()
+        assert len(cell.progress.events) == len(wanted.events)
+        for one, other in zip(cell.progress.loaded, wanted.loaded, strict=True):
+            assert torch.equal(one, other)
+    assert "there is nothing to undo" in cell.tell("undo")[1]["message"]
+    # What was removed is needed no more.
+    assert cell.progress.cut is None
 
 
 def test_session_is_unchanged_where_its_file_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

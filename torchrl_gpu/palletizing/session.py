@@ -291,12 +291,10 @@ class PackingSession:
             if not progress.events:
                 raise ValueError(f"{WHERE}: there is nothing to undo: the pallet is empty")
             events = progress.events[:-1]
-            # No undo goes back to a state that only the snapshot tells.
-            measured = [event for event in events if isinstance(event, Measured)]
-            if measured and _is_removed(measured[-1]):
-                raise ValueError(
-                    f"{WHERE}: undo reaches back over {_MOST_MAPS - 1} measured heightmaps, and no further"
-                )
+            # The snapshot is the state after the last removed heightmap. Where that event itself is undone, the events
+            # before it tell the state only if none of their own heightmaps was removed.
+            if _is_removed(progress.events[-1]) and any(_is_removed(event) for event in events):
+                raise ValueError(f"{WHERE}: undo reaches back over {_MOST_MAPS} measured heightmaps, and no further")
             progress = self._replay(events, progress.cut)
         progress = progress._replace(pending=None)
         return progress, self.totals(progress)
