@@ -296,6 +296,26 @@ def test_of_several_boxes_one_is_chosen_and_the_others_have_their_reasons(tmp_pa
     assert cell.ask("status")["waits"] is None
 
 
+UNFIT: list[Plain] = [{"sides": [900, 100, 100]}, {"sides": [100, 100, 501]}, {"sides": [100, 100, 100], "weight": 51}]
+
+
+def test_boxes_that_fit_no_empty_pallet_change_no_offer(tmp_path: Path) -> None:
+    """Offers are prepared without the test on an empty pallet, and say the same as with it."""
+    plain, mixed = opened(tmp_path / "one", weight=50), opened(tmp_path / "two", weight=50)
+    rng = random.Random(4)
+    for _ in range(25):
+        box = {"sides": [rng.randrange(100, 400), rng.randrange(100, 300), rng.randrange(80, 300)], "weight": 1}
+        place, among = plain.ask("offer", boxes=[box]), mixed.ask("offer", boxes=[*UNFIT, box])
+        if place["box"] is None:
+            assert among["reasons"][3:] == place["reasons"]
+            assert [reason[:6] for reason in among["reasons"][:3]] == ["longer", "higher", "heavie"]
+            continue
+        assert among | {"box": 0} == place
+        plain.ask("confirm")
+        mixed.ask("confirm")
+    assert plain.ask("offer", boxes=[{"sides": [600, 400, 400]}])["box"] is None
+
+
 @pytest.mark.parametrize("settings", [{}, {"gap": 15}, {"overhang": 30}, {"grid": 7, "gap": 3}])
 def test_report_of_the_offered_place_is_a_confirmation(settings: Plain, tmp_path: Path) -> None:
     told, reported = opened(tmp_path / "one", **settings), opened(tmp_path / "two", **settings)

@@ -188,6 +188,8 @@ class PackingSession:
         if not 1 <= len(given) <= MOST_OFFERED:
             raise ValueError(f"{WHERE}: boxes must be 1 to {MOST_OFFERED} boxes, not {len(given)}")
         found = [Box.read(box, f"boxes[{i}]") for i, box in enumerate(given)]
+        # Whether a box fits an empty pallet decides only which one a new pallet begins with, and a session takes no new
+        # one. Every place on its own pallet is tested below; `_reasons` makes the other test where nothing fits.
         prepared = self.packer.prepare(boxes_of(found), test_fit=False)
         numbers = torch.arange(len(found), device=self.packer.device, dtype=torch.int64)
         choice = self.packer.choose(progress.loaded, prepared, numbers[None])
