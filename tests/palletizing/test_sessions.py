@@ -10,11 +10,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
+from tests.palletizing.clients import SMALL, Cell, Plain, same
 from torchrl_gpu.palletizing import closed as closed_module
 from torchrl_gpu.palletizing import session as session_module
 from torchrl_gpu.palletizing import sessions as sessions_module
@@ -22,53 +22,13 @@ from torchrl_gpu.palletizing.session import PackingSession, Progress
 from torchrl_gpu.palletizing.sessions import PackingSessions
 from torchrl_gpu.system import locks
 
-SMALL = {"pallet": [600, 400, 500], "grid": 20}
 BOX = {"sides": [200, 100, 100], "weight": 2}
-
-# Plain data of a message or an answer.
-Plain = dict[str, Any]
-
-
-class Cell:
-    """A client of one session."""
-
-    def __init__(self, folder: Path, name: str = "a", **options: Any) -> None:
-        self.folder = folder
-        self.name = name
-        self.sessions = PackingSessions(folder, device="cpu", **options)
-
-    def tell(self, do: str, **given: object) -> tuple[bool, Plain]:
-        return self.sessions.answer(json.dumps({"do": do, "session": self.name, **given}))
-
-    def ask(self, do: str, **given: object) -> Plain:
-        done, answer = self.tell(do, **given)
-        assert done, answer
-        return answer
-
-    @property
-    def progress(self) -> Progress:
-        return self.sessions._open[self.name].progress
-
-    @property
-    def heights(self) -> torch.Tensor:
-        """Heightmap (X, Y), millimetres."""
-        return 1000 * self.progress.loaded.heightmap[0, 0]
-
-    def restart(self) -> None:
-        """Start again as after a kill: what is not in the folder is gone."""
-        self.sessions = PackingSessions(self.folder, device="cpu")
 
 
 def opened(folder: Path, **settings: object) -> Cell:
     cell = Cell(folder)
     cell.ask("open", **(SMALL | settings))
     return cell
-
-
-def same(one: Progress, other: Progress) -> bool:
-    """Equality to the bit."""
-    maps = zip(one.loaded, other.loaded, strict=True)
-    return one[:2] == other[:2] and all(torch.equal(a, b) for a, b in maps)
 
 
 def test_a_pallet_from_open_to_close(tmp_path: Path) -> None:
@@ -208,7 +168,7 @@ def test_message_without_its_form_is_refused_in_a_line(message: str | bytes, tmp
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-@pytest.mark.parametrize("boxes", [[{}] * 200, [[]] * 9000, [""] * 3000, [1] * 300_000])
+@pytest.mark.parametrize("boxes", [[{}] * 1200, [[]] * 9000, [""] * 17_000, [1] * 300_000])
 def test_message_of_too_many_signs_is_not_parsed(
     boxes: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,7 +260,7 @@ UNFIT: list[Plain] = [{"sides": [900, 100, 100]}, {"sides": [100, 100, 501]}, {"
 
 
 def test_boxes_that_fit_no_empty_pallet_change_no_offer(tmp_path: Path) -> None:
-    """Offers are prepared without the test on an empty pallet, and say the same as with it."""
+    """Offers are prepared without a test on an empty pallet."""
     plain, mixed = opened(tmp_path / "one", weight=50), opened(tmp_path / "two", weight=50)
     rng = random.Random(4)
     for _ in range(25):
@@ -467,7 +427,7 @@ def test_limits_of_sessions_events_and_undone_heightmaps(tmp_path: Path, monkeyp
 
 @pytest.mark.parametrize("maps", [8, 9])
 def test_undo_reaches_the_empty_pallet_over_nine_heightmaps(maps: int, tmp_path: Path) -> None:
-    """The first of nine heightmaps was removed, and the state before it follows from the boxes alone."""
+    """Before the first of nine heightmaps, which was removed, are boxes alone."""
     cell = opened(tmp_path, noise=0)
     states = [cell.progress]
     cell.ask("offer", boxes=[BOX])

@@ -1,4 +1,4 @@
-"""Events of a packing session: boxes that are placed, and measured heights.
+"""Events of a packing session: boxes, measured heights, and pallets.
 
 The state of a pallet follows from its events, so that they are all that the file of a session needs. Each writes itself
 as plain data, and `read_event` checks what comes back. Lengths are millimetres, x and y from the corner of the pallet,
@@ -32,8 +32,11 @@ SLACK_MM = 10.0
 _MOST_KG = 1e5
 _LONGEST_ID = 100
 # Keys of a box as a client sends it, and of an event as a file holds it.
-_BOX_KEYS = ("id", "sides", "weight", "fragile", "max_load", "top_only", "bottom_only")
-_EVENT_KEYS = ("box", "told", "z", "turn", "x", "y", "center", "degrees", "heights")
+BOX_KEYS = ("id", "sides", "weight", "fragile", "max_load", "top_only", "bottom_only")
+_EVENT_KEYS = ("box", "told", "z", "turn", "x", "y", "line", "place", "center", "degrees", "heights", "event")
+# Values of `event` for events without a box.
+_SKIPPED = "skip"
+_NEXT = "next"
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,12 @@ class Box:
         Raises:
             ValueError: It has other keys or values.
         """
+        return Box.of(checked_object(name, given, BOX_KEYS), name)
+
+    @staticmethod
+    def of(entries: Mapping[str, object], name: str) -> Box:
+        """Check the entries of a box, whose keys are checked already."""
         where = f"{WHERE}: {name}"
-        entries = checked_object(name, given, _BOX_KEYS)
         # A weight of 0 stands for one that the client does not know.
         sides = read_sides(where, "sides", entries.get("sides"))
         weight = arguments.number(where, "weight", entries.get("weight", 0.0), 0, _MOST_KG)
@@ -124,7 +131,9 @@ class Offered:
         answer: What the client was told: number of the box, its corner, center, sides and turn.
         z: Base above the pallet, metres.
         turn: Orientation, as the packer counts them.
-        x, y: First cell.
+        x, y: First cell; 0 where the place is a planned one.
+        line: Line of the session's order that the box belongs to, None for a box that is not in the order.
+        place: Number of its place in the plan of the order, None for a place that was found as the box came.
     """
 
     box: Box
@@ -133,6 +142,8 @@ class Offered:
     turn: int
     x: int
     y: int
+    line: int | None = None
+    place: int | None = None
 
     @staticmethod
     def read(entries: Mapping[str, object], packer: Packer) -> Offered:
@@ -148,11 +159,19 @@ class Offered:
         answer = entries.get("told")
         if not isinstance(answer, dict):
             arguments.refuse(where, "told", "a place", answer)
-        return Offered(box, answer, z, turn, x, y)
+        line = _whole_or_none(where, "line", entries.get("line"))
+        place = _whole_or_none(where, "place", entries.get("place"))
+        return Offered(box, answer, z, turn, x, y, line, place)
 
     def to_json(self) -> Plain:
-        place: Plain = {"z": self.z, "turn": self.turn, "x": self.x, "y": self.y}
-        return {"box": self.box.to_json(), "told": self.answer, **place}
+        data: Plain = {"box": self.box.to_json(), "told": self.answer}
+        data |= {"z": self.z, "turn": self.turn, "x": self.x, "y": self.y}
+        # Files of sessions without an order have neither.
+        if self.line is not None:
+            data["line"] = self.line
+        if self.place is not None:
+            data["place"] = self.place
+        return data
 
     def choice(self, device: torch.device) -> Choice:
         """Choice of one row that carries the offer out."""
@@ -228,12 +247,48 @@ class Measured:
         return {**placed, "heights": self.heights}
 
 
-Event = Confirmed | Reported | Measured
+@dataclass(frozen=True)
+class Skipped:
+    """A box of the order does not come: it is lost, broken or refused.
+
+    Attributes:
+        line: Of the order.
+    """
+
+    line: int
+
+    def to_json(self) -> Plain:
+        return {"event": _SKIPPED, "line": self.line}
+
+
+@dataclass(frozen=True)
+class NextPallet:
+    """The pallet of an order was taken away, and an empty one stands there."""
+
+    def to_json(self) -> Plain:
+        return {"event": _NEXT}
+
+
+Event = Confirmed | Reported | Measured | Skipped | NextPallet
 
 
 def placed_in(event: Event) -> Confirmed | Reported | None:
     """The box that an event places, if any."""
-    return event.placed if isinstance(event, Measured) else event
+    match event:
+        case Confirmed() | Reported():
+            return event
+        case Measured(placed):
+            return placed
+    return None
+
+
+def on_pallet(events: Sequence[Event]) -> Sequence[Event]:
+    """The events of the pallet that is there now."""
+    first = 0
+    for i, event in enumerate(events):
+        if isinstance(event, NextPallet):
+            first = i + 1
+    return events[first:]
 
 
 def read_event(given: object, packer: Packer) -> Event:
@@ -243,6 +298,13 @@ def read_event(given: object, packer: Packer) -> Event:
         ValueError: It has other keys or values, or lies beyond the pallet.
     """
     entries = checked_object("event", given, _EVENT_KEYS)
+    word = entries.get("event")
+    if word == _SKIPPED:
+        return Skipped(arguments.whole(f"{WHERE}: event", "line", entries.get("line"), 0))
+    if word == _NEXT:
+        return NextPallet()
+    if word is not None:
+        arguments.refuse(f"{WHERE}: event", "event", f"{_SKIPPED} or {_NEXT}", word)
     heights = entries.get("heights")
     if heights is not None and not isinstance(heights, str):
         arguments.refuse(f"{WHERE}: event", "heights", "a text", heights)
@@ -256,6 +318,10 @@ def read_event(given: object, packer: Packer) -> Event:
     if "center" in entries:
         placed = Reported.read(offered, entries["center"], entries.get("degrees"), packer.pallet)
     return Measured(placed, heights) if "heights" in entries else placed
+
+
+def _whole_or_none(where: str, name: str, value: object) -> int | None:
+    return None if value is None else arguments.whole(where, name, value, 0)
 
 
 def heights_text(heights: Sequence[float]) -> str:
