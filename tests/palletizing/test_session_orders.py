@@ -172,6 +172,14 @@ def test_planned_places_heed_what_may_lie_on_boxes(tmp_path: Path) -> None:
     assert bases == {"safe": {0.0}, "glass": {150.0}}
 
 
+def test_neighbour_in_a_shared_cell_bears_nothing_of_a_planned_box(tmp_path: Path) -> None:
+    """Columns of 169 mm on cells of 20 mm, each box of which bears just the two above."""
+    crate = {"sides": [169, 310, 100], "weight": 10, "max_load": 20, "quantity": 9}
+    cell = opened(tmp_path, order=[crate])
+    assert [place["planned"] for place in fetch_all(cell)] == [True] * 9
+    assert cell.ask("close")["pallet"] == 1
+
+
 # -- boxes that come as a conveyor brings them -----------------------------------------------------------------------
 
 

@@ -139,8 +139,10 @@ def lay_planned(
         place: Where it goes.
     """
     resting = _reported(packer, state, offered.box, place, offered.z).rest()
-    # By the exact base: that of a report is rounded.
-    resting = replace(resting, level=offered.z, top=offered.z + offered.box.sides[2] / 1000)
+    top = offered.z + offered.box.sides[2] / 1000
+    # A report may be wrong by some millimetres, and so counts as resting on cells that it covers by half. Here such a
+    # cell is shared with a neighbour, on whose own box below this one does not rest. The base of a report is rounded.
+    resting = replace(resting, region=resting.touching, level=offered.z, top=top)
     return packer.lay(state, prepared, resting)
 
 

@@ -240,11 +240,13 @@ class PackingSession:
     def _replay(self, events: Sequence[Event], cut: object) -> Progress:
         """Replay checked events.
 
-        Those up to the last removed heightmap are in the snapshot `cut`.
+        Those up to the last removed heightmap are in the snapshot `cut`, and those up to the last empty pallet are in
+        no state.
         """
-        removed = [i for i, event in enumerate(events) if _is_removed(event)]
-        progress = self.begin()
+        loaded = self.begin().loaded
+        snapshot: Plain | None = None
         first = 0
+        removed = [i for i, event in enumerate(events) if _is_removed(event)]
         if removed:
             if cut is None:
                 raise ValueError(
@@ -252,8 +254,12 @@ class PackingSession:
                     " package; move the file away, open the session anew and measure the pallet"
                 )
             first = removed[-1] + 1
-            snapshot, loaded = pallets_of(cut, self.packer, progress.loaded, MOST_EVENTS)
-            progress = Progress(tuple(events[:first]), None, loaded, snapshot)
+            snapshot, loaded = pallets_of(cut, self.packer, loaded, MOST_EVENTS)
+        before = len(events) - len(on_pallet(events))
+        if before > first:
+            first = before
+            loaded = self.begin().loaded
+        progress = Progress(tuple(events[:first]), None, loaded, snapshot)
         for event in events[first:]:
             progress = self._apply(progress, event)
         return progress
