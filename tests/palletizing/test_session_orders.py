@@ -139,6 +139,7 @@ def test_settings_of_the_pallet_hold_for_planned_places(settings: Plain, tmp_pat
     weights = {line["id"]: line["weight"] for line in MIXED}
     for number in range(closed["pallet"]):
         load = [row for row in closed["plan"] if row["pallet"] == number + 1]
+        assert "-0.0" not in json.dumps(load)
         if settings.get("rule") != "support":
             check_load(load, (600, 400, 500), over=settings.get("overhang", 0), gap=settings.get("gap", 0))
         assert sum(weights[row["id"]] for row in load) <= settings.get("weight", math.inf)

@@ -384,7 +384,8 @@ class PackingSession:
         length, width, height = box.sides
         x, y = planned.center
         sides = [width, length, height] if planned.turn else [length, width, height]
-        z = round(1000 * base, 3)
+        # A base a rounding error below the pallet's top is no −0.0 for a client.
+        z = round(1000 * base, 3) + 0.0
         answer: Plain = {"box": number}
         if box.id is not None:
             answer["id"] = box.id
