@@ -116,6 +116,22 @@ def run_released(printed: JsonObject) -> JsonObject:
     return found
 
 
+def means_by_rows(printed: JsonObject, evaluation: JsonObject) -> list[JsonObject]:
+    """Mean utilizations over the known cases, and by the rows that they lie in."""
+    number_of = {case.case: number for number, case in enumerate(BOARD_CASES)}
+    columns = []
+    for method, of_method in printed["cases"].items():
+        columns.append((method, True, [of_method["utilization"][case] for case in number_of]))
+    columns += [(policy["policy"], False, policy["utilizations"]) for policy in evaluation["policies"]]
+    rows = []
+    for name, is_printed, shares in columns:
+        row: JsonObject = {"policy": name, "printed": is_printed, "all": fmean(shares)}
+        for split in ("train", "test"):
+            row[split] = fmean(shares[number_of[case.case]] for case in BOARD_CASES if case.rows == split)
+        rows.append(row)
+    return sorted(rows, key=lambda row: -row["all"])
+
+
 def math_rows(printed: JsonObject, data: str, evaluation: JsonObject) -> list[JsonObject]:
     """Rank the printed methods, and each of our policies by itself among them.
 
@@ -182,13 +198,17 @@ def main() -> None:
     for name, rows in released.items():
         equal = sum(row["printed"] == row["released"] for row in rows)
         print(f"{name}: {equal} of {len(rows)} cases with the printed number of boxes")
-    math = {}
+    evaluations = {}
     for data in DATA:
-        evaluation = json.loads((RESULTS / f"board_{data}.json").read_text(encoding="utf-8"))
-        math[data] = math_rows(printed, data, evaluation)
+        evaluations[data] = json.loads((RESULTS / f"board_{data}.json").read_text(encoding="utf-8"))
+    math = {data: math_rows(printed, data, evaluation) for data, evaluation in evaluations.items()}
+    of_board = evaluations["repetitive"]
+    boxes = {policy["policy"]: policy["boxes"] for policy in of_board["policies"]}
     runs = json.loads((RESULTS / "robobpp_physics.json").read_text(encoding="utf-8"))["runs"]
     result: JsonObject = {"benchmark": "robobpp_board", "machine": machine.describe(torch.device("cpu"))}
-    write_json(args.output, result | {"released": released, "math": math, "physics": physics_rows(printed, runs)})
+    result |= {"cases": of_board["sequences"]["cases"], "released": released, "boxes": boxes}
+    result |= {"means": means_by_rows(printed, of_board), "math": math, "physics": physics_rows(printed, runs)}
+    write_json(args.output, result)
 
 
 if __name__ == "__main__":
