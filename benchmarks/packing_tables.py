@@ -96,7 +96,8 @@ def physics_pack(result: JsonObject) -> Lines:
 def board_cases(result: JsonObject) -> Lines:
     """Boxes placed in each known case of RoboBPP's board.
 
-    The result is that of `benchmarks.robobpp_board`. Rules of the board are shown as printed, and as released where that differs.
+    The result is that of `benchmarks.robobpp_board`. Rules of the board are shown as printed, and as released where
+    that differs.
     """
     ours = {"DBL": "deepest bottom left", "LSAH": "least surface area"}
     shipped = ("pretrained repetitive", "pretrained orders")
