@@ -19,6 +19,8 @@ PRINTED = {"repetitive": "38.5 / 39.8 (HM)", "diverse": "25.7 / 50.2 (PCT)", "bo
 # Names of policies in the documentation by their names in a report.
 NAMES = {"pretrained": "**placement values**"}
 Lines = list[list[str]]
+# Splits of a factory's rows.
+_ROWS = {"train": "training rows", "test": "test rows"}
 # Of BR1.
 _PROBLEMS = range(1, 6)
 
@@ -91,6 +93,57 @@ def physics_pack(result: JsonObject) -> Lines:
     return lines
 
 
+def board_cases(result: JsonObject) -> Lines:
+    """Boxes placed in each known case of RoboBPP's board.
+
+    The result is that of `benchmarks.robobpp_board`. Rules of the board are shown as printed, and as released where
+    that differs.
+    """
+    ours = {"DBL": "deepest bottom left", "LSAH": "least surface area"}
+    shipped = ("pretrained repetitive", "pretrained orders")
+    rules = list(result["released"])
+    header = ["case", "first row", "in the", *rules]
+    header += [f"our {name}" for name in ours]
+    lines = [[*header, "`repetitive`", "`orders`"]]
+    for number, case in enumerate(result["cases"]):
+        cells = [str(case["case"]), f"{case['first_row']:,}", _ROWS[case["rows"]]]
+        for rule in rules:
+            row = result["released"][rule][number]
+            is_equal = row["printed"] == row["released"]
+            cells.append(str(row["printed"]) if is_equal else f"{row['printed']}, not {row['released']}")
+        cells += [str(result["boxes"][name][number]) for name in (*ours.values(), *shipped)]
+        lines.append(cells)
+    return lines
+
+
+def board_means(result: JsonObject) -> Lines:
+    """Mean utilization over the known cases of RoboBPP's board, per cent."""
+    lines = [["", "22 cases", "17 in training rows", "5 in test rows"]]
+    for row in result["means"]:
+        cells = [f"{100 * row[column]:.1f}" for column in ("all", "train", "test")]
+        lines.append([_board_name(row), *cells])
+    return lines
+
+
+def board_ranks(result: JsonObject) -> Lines:
+    """Composites of RoboBPP's Math Pack: printed, and each of ours among those."""
+    header = ["", "utilization", "occupancy", "decision, s", "composite", "place"]
+    lines = [["data", *header]]
+    for data, rows in result["math"].items():
+        for row in rows:
+            measured = [f"{100 * row['utilization']:.1f}", f"{row['occupancy']:.3f}", f"{row['decision_s']:.4f}"]
+            place = f"{row['place']} of 13" if row["place"] else "–"
+            lines.append([f"`{data}`", _board_name(row), *measured, f"{row['composite']:.3f}", place])
+    return lines
+
+
+def _board_name(row: JsonObject) -> str:
+    """Printed methods by their names, and ours in bold."""
+    if row["printed"]:
+        return str(row["policy"])
+    return f"**{row['policy'].removeprefix('pretrained ')}**"
+
+
 def containers(result: JsonObject) -> Lines:
     """List how much of the first container of each problem of BR1 is filled, per cent.
 
@@ -129,4 +182,7 @@ TABLES: dict[str, Callable[[JsonObject], Lines]] = {
     "protocols": protocols,
     "physics pack": physics_pack,
     "first containers": containers,
+    "board cases": board_cases,
+    "board means": board_means,
+    "board ranks": board_ranks,
 }

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.envs.packing.items.test_factories import installed
+from tests.envs.packing.items.test_board_cases import PICKS, short_cases
+from tests.envs.packing.items.test_factories import PICKED, installed, table
 from torchrl_gpu import cli
 
 assert installed
+assert short_cases
 QUICK = ["evaluate", "pallets", "--protocol=boards", "--device=cpu", "--policy", "dbl", "--cases=2"]
 
 
@@ -33,6 +35,32 @@ def test_evaluate_pallets_prints_and_writes_its_results(
     assert all(word in shown for word in ("boards: 2 sequences", "occupancy", "stands", "of 2", "ms for one bin"))
 
 
+def test_evaluate_pallets_lists_the_cases_of_the_board(
+    installed: Path, short_cases: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table(installed / "time_series" / "pg.xlsx", [PICKED, *PICKS])
+    path = tmp_path / "table.json"
+    words = ["evaluate", "pallets", "--protocol=repetitive-board", "--device=cpu", "--timed=0", f"--output={path}"]
+    assert cli.main([*words, "--policy", "dbl", "first-fit"], "torchrl-gpu") is None
+    result = json.loads(path.read_text())
+    assert result["sequences"]["cases"] == [
+        {"case": 0, "first_row": 7, "rows": "test"},
+        {"case": 4, "first_row": 2, "rows": "test"},
+    ]
+    deepest, first_fit = result["policies"]
+    assert deepest["boxes"] == first_fit["boxes"] == [3, 3]
+    # All boxes are placed on the floor, and are a little smaller than their cells.
+    assert deepest["occupancies"] == pytest.approx([19.1 / 20] * 2, abs=1e-3)
+    means = deepest["means"]["test rows"]
+    assert list(deepest["means"]) == ["test rows"]
+    assert means["cases"] == 2
+    assert means["utilization"] == pytest.approx(sum(deepest["utilizations"]) / 2, abs=1e-6)
+    shown = capsys.readouterr().out
+    assert all(word in shown for word in ("first row", "mean of 2", "test rows"))
+    assert cli.main([*words, "--policy", "dbl", "--first=1", "--cases=2"], "torchrl-gpu") == 2
+    assert "2 sequences from number 1 on; it has 2 in all" in capsys.readouterr().err
+
+
 def test_heights_of_plans_are_not_rounded_to_cells(installed: Path) -> None:
     from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
     from torchrl_gpu.policies.packing import DeepestBottomLeft
@@ -46,7 +74,7 @@ def test_heights_of_plans_are_not_rounded_to_cells(installed: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "wanted"),
     [
-        ("--protocol=rs", "--protocol must be one of repetitive, diverse, boards; got 'rs'"),
+        ("--protocol=rs", "--protocol must be one of repetitive, repetitive-board, diverse, boards; got 'rs'"),
         ("--stability=glue", "Bin: stability must be one of none, "),
         ("--margin=0.1", "--margin does nothing without --stability load_bearing"),
         ("--max_tilt=2", "--max_tilt does nothing without --stability load_bearing"),

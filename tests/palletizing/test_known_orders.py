@@ -72,6 +72,14 @@ def test_boxes_of_limited_load_bear_so_many_layers(tmp_path: Path) -> None:
     assert [pallet.layer.max() for pallet in fragile.pallets()] == [1, 1]
 
 
+def test_layer_that_is_heavier_than_a_pallet_may_be_is_not_laid(tmp_path: Path) -> None:
+    # A layer of eight has 104 kg, and seven boxes have 91.
+    plans = planned(tmp_path, "A,a,400,300,240,24,13,", weight=100)
+    weights = [13 * len(pallet.placed.box) for pallet in plans.pallets()]
+    assert max(weights) <= 100
+    assert num_pallets(plans) == 4
+
+
 def test_most_weight_of_a_pallet_holds_for_layers(tmp_path: Path) -> None:
     plans = planned(tmp_path, "A,a,400,300,240,48,5,", weight=130)
     assert num_pallets(plans) == 2

@@ -10,11 +10,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
+from tests.palletizing.clients import SMALL, Cell, Plain, same
 from torchrl_gpu.palletizing import closed as closed_module
 from torchrl_gpu.palletizing import session as session_module
 from torchrl_gpu.palletizing import sessions as sessions_module
@@ -22,53 +22,13 @@ from torchrl_gpu.palletizing.session import PackingSession, Progress
 from torchrl_gpu.palletizing.sessions import PackingSessions
 from torchrl_gpu.system import locks
 
-SMALL = {"pallet": [600, 400, 500], "grid": 20}
 BOX = {"sides": [200, 100, 100], "weight": 2}
-
-# Plain data of a message or an answer.
-Plain = dict[str, Any]
-
-
-class Cell:
-    """A client of one session."""
-
-    def __init__(self, folder: Path, name: str = "a", **options: Any) -> None:
-        self.folder = folder
-        self.name = name
-        self.sessions = PackingSessions(folder, device="cpu", **options)
-
-    def tell(self, do: str, **given: object) -> tuple[bool, Plain]:
-        return self.sessions.answer(json.dumps({"do": do, "session": self.name, **given}))
-
-    def ask(self, do: str, **given: object) -> Plain:
-        done, answer = self.tell(do, **given)
-        assert done, answer
-        return answer
-
-    @property
-    def progress(self) -> Progress:
-        return self.sessions._open[self.name].progress
-
-    @property
-    def heights(self) -> torch.Tensor:
-        """Heightmap (X, Y), millimetres."""
-        return 1000 * self.progress.loaded.heightmap[0, 0]
-
-    def restart(self) -> None:
-        """Start again as after a kill: what is not in the folder is gone."""
-        self.sessions = PackingSessions(self.folder, device="cpu")
 
 
 def opened(folder: Path, **settings: object) -> Cell:
     cell = Cell(folder)
     cell.ask("open", **(SMALL | settings))
     return cell
-
-
-def same(one: Progress, other: Progress) -> bool:
-    """Equality to the bit."""
-    maps = zip(one.loaded, other.loaded, strict=True)
-    return one[:2] == other[:2] and all(torch.equal(a, b) for a, b in maps)
 
 
 def test_a_pallet_from_open_to_close(tmp_path: Path) -> None:
@@ -109,7 +69,7 @@ FLAT = [[0] * 20] * 30
         ([("offer", {"boxes": BOX})], r"boxes .*64.*'sides'"),
         (
             [("offer", {"boxes": [BOX, 3]})],
-            r"boxes\[1\] .*id, sides, weight, fragile, max_load.* 3$",
+            r"boxes\[1\] .*id, sides, weight, fragile, max_load, top_only, bottom_only.* 3$",
         ),
         (
             [("offer", {"boxes": [{"sides": [700, 100, 100]}]})],
@@ -125,6 +85,8 @@ FLAT = [[0] * 20] * 30
         ([("offer", {"boxes": [{"sides": [10, 10, 10**400]}]})], r"boxes\[0\]: sides .*number.* (10{20,}|an? int)"),
         ([("offer", {"boxes": [BOX | {"weight": -1}]})], r"boxes\[0\]: weight .* 0.* -1$"),
         ([("offer", {"boxes": [BOX | {"fragile": 1}]})], r"boxes\[0\]: fragile .*true or false.* 1$"),
+        ([("offer", {"boxes": [BOX | {"top_only": 1}]})], r"boxes\[0\]: top_only .*true or false.* 1$"),
+        ([("offer", {"boxes": [BOX | {"bottom_only": "no"}]})], r"boxes\[0\]: bottom_only .*true or false.* 'no'$"),
         ([("offer", {"boxes": [BOX | {"id": [1]}]})], r"boxes\[0\]: id .*\[1\]$"),
         ([("offer", {"boxes": [BOX | {"id": "x" * 101}]})], r"boxes\[0\]: id .* 100 .*xxx"),
         ([("offer", {"boxes": [BOX | {"colour": 1}]})], r"boxes\[0\] .*'colour'"),
@@ -206,7 +168,7 @@ def test_message_without_its_form_is_refused_in_a_line(message: str | bytes, tmp
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-@pytest.mark.parametrize("boxes", [[{}] * 200, [[]] * 9000, [""] * 3000, [1] * 300_000])
+@pytest.mark.parametrize("boxes", [[{}] * 1200, [[]] * 9000, [""] * 17_000, [1] * 300_000])
 def test_message_of_too_many_signs_is_not_parsed(
     boxes: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,6 +254,26 @@ def test_of_several_boxes_one_is_chosen_and_the_others_have_their_reasons(tmp_pa
     assert found["box"] is None
     assert [reason[:10] for reason in found["reasons"]] == ["no room fo", "longer tha"]
     assert cell.ask("status")["waits"] is None
+
+
+UNFIT: list[Plain] = [{"sides": [900, 100, 100]}, {"sides": [100, 100, 501]}, {"sides": [100, 100, 100], "weight": 51}]
+
+
+def test_boxes_that_fit_no_empty_pallet_change_no_offer(tmp_path: Path) -> None:
+    """Offers are prepared without a test on an empty pallet."""
+    plain, mixed = opened(tmp_path / "one", weight=50), opened(tmp_path / "two", weight=50)
+    rng = random.Random(4)
+    for _ in range(25):
+        box = {"sides": [rng.randrange(100, 400), rng.randrange(100, 300), rng.randrange(80, 300)], "weight": 1}
+        place, among = plain.ask("offer", boxes=[box]), mixed.ask("offer", boxes=[*UNFIT, box])
+        if place["box"] is None:
+            assert among["reasons"][3:] == place["reasons"]
+            assert [reason[:6] for reason in among["reasons"][:3]] == ["longer", "higher", "heavie"]
+            continue
+        assert among | {"box": 0} == place
+        plain.ask("confirm")
+        mixed.ask("confirm")
+    assert plain.ask("offer", boxes=[{"sides": [600, 400, 400]}])["box"] is None
 
 
 @pytest.mark.parametrize("settings", [{}, {"gap": 15}, {"overhang": 30}, {"grid": 7, "gap": 3}])
@@ -386,6 +368,32 @@ def test_nothing_goes_on_what_is_fragile(way: str, tmp_path: Path) -> None:
     assert cell.ask("offer", boxes=[BOX])["center"][2] == 0
 
 
+def test_nothing_goes_on_a_box_that_is_top_only(tmp_path: Path) -> None:
+    cell = opened(tmp_path, policy="first-fit")
+    cell.ask("offer", boxes=[{"sides": [600, 400, 50], "top_only": True}])
+    cell.restart()
+    cell.ask("confirm")
+    assert cell.ask("offer", boxes=[BOX])["box"] is None
+    cell.restart()
+    assert cell.ask("offer", boxes=[BOX])["box"] is None
+
+
+@pytest.mark.parametrize("overhang", [0, 20])
+def test_box_that_is_bottom_only_stands_on_the_pallet_itself(overhang: int, tmp_path: Path) -> None:
+    cell = opened(tmp_path, policy="first-fit", overhang=overhang)
+    cell.ask("offer", boxes=[{"sides": [400, 400, 50]}])
+    cell.ask("confirm")
+    heavy = {"sides": [200, 400, 100], "bottom_only": True, "id": "safe"}
+    # The upper layer has room for it as well, and `first-fit` prefers that.
+    place = cell.ask("offer", boxes=[heavy])
+    assert place["center"][0] >= 480
+    assert place["center"][2] == 0
+    cell.restart()
+    cell.ask("confirm")
+    assert cell.ask("offer", boxes=[heavy])["box"] is None
+    assert cell.ask("offer", boxes=[heavy | {"bottom_only": False}])["box"] == 0
+
+
 def test_boxes_bear_their_most_load(tmp_path: Path) -> None:
     cell = opened(tmp_path, policy="first-fit")
     for weight in (9, 4, 3):
@@ -410,10 +418,33 @@ def test_limits_of_sessions_events_and_undone_heightmaps(tmp_path: Path, monkeyp
     assert "has 12 boxes and heightmaps" in cell.tell("offer", boxes=[BOX])[1]["message"]
     assert (tmp_path / "a.json").read_text().count('"heights": null') == 4
     cell.sessions = PackingSessions(tmp_path, device="cpu")
-    for number in range(10, 3, -1):
+    for number in range(10, 2, -1):
         cell.ask("undo")
+        cell.restart()
         assert (cell.heights - number).abs().max() < 1e-3
-    assert "undo reaches back over 7 measured heightmaps" in cell.tell("undo")[1]["message"]
+    assert "undo reaches back over 8 measured heightmaps" in cell.tell("undo")[1]["message"]
+
+
+@pytest.mark.parametrize("maps", [8, 9])
+def test_undo_reaches_the_empty_pallet_over_nine_heightmaps(maps: int, tmp_path: Path) -> None:
+    """Before the first of nine heightmaps, which was removed, are boxes alone."""
+    cell = opened(tmp_path, noise=0)
+    states = [cell.progress]
+    cell.ask("offer", boxes=[BOX])
+    cell.ask("confirm")
+    states.append(cell.progress)
+    for number in range(maps):
+        cell.ask("measure", heights=[[number] * 20] * 30, sure=True)
+        states.append(cell.progress)
+    for wanted in reversed(states[:-1]):
+        cell.ask("undo")
+        cell.restart()
+        assert len(cell.progress.events) == len(wanted.events)
+        for one, other in zip(cell.progress.loaded, wanted.loaded, strict=True):
+            assert torch.equal(one, other)
+    assert "there is nothing to undo" in cell.tell("undo")[1]["message"]
+    # What was removed is needed no more.
+    assert cell.progress.cut is None
 
 
 def test_session_is_unchanged_where_its_file_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,23 @@ def test_many_cells_at_once_get_what_each_gets_alone(
         make("cell-8", port=server.port, token=TOKEN).ask("open")
 
 
+def test_order_is_planned_and_handed_out_over_http(server: StreamServer) -> None:
+    cell = client_of_the_document()("a", port=server.port, token=TOKEN)
+    order = [{"sides": [200, 100, 100], "quantity": 70, "id": "brick"}]
+    # Sixty fill a pallet.
+    assert cell.ask("open", order=order, **SMALL)["pallets"] == 2
+    packed = []
+    while cell.ask("status")["left"]:
+        place = cell.ask("offer")
+        if place["box"] is None:
+            packed.append(cell.ask("next")["left"])
+            continue
+        assert place["planned"]
+        cell.ask("confirm")
+    assert packed == [10]
+    assert [row["pallet"] for row in cell.ask("close")["plan"]] == [1] * 60 + [2] * 10
+
+
 def test_cells_of_one_pallet_have_one_box_each_in_turn(server: StreamServer, sessions: PackingSessions) -> None:
     make = client_of_the_document()
     make("a", port=server.port, token=TOKEN).ask("open", **SMALL)

@@ -1,4 +1,4 @@
-"""Events of a packing session: boxes that are placed, and measured heights.
+"""Events of a packing session: boxes, measured heights, and pallets.
 
 The state of a pallet follows from its events, so that they are all that the file of a session needs. Each writes itself
 as plain data, and `read_event` checks what comes back. Lengths are millimetres, x and y from the corner of the pallet,
@@ -32,8 +32,11 @@ SLACK_MM = 10.0
 _MOST_KG = 1e5
 _LONGEST_ID = 100
 # Keys of a box as a client sends it, and of an event as a file holds it.
-_BOX_KEYS = ("id", "sides", "weight", "fragile", "max_load")
-_EVENT_KEYS = ("box", "told", "z", "turn", "x", "y", "center", "degrees", "heights")
+BOX_KEYS = ("id", "sides", "weight", "fragile", "max_load", "top_only", "bottom_only")
+_EVENT_KEYS = ("box", "told", "z", "turn", "x", "y", "line", "place", "center", "degrees", "heights", "event")
+# Values of `event` for events without a box.
+_SKIPPED = "skip"
+_NEXT = "next"
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,8 @@ class Box:
         fragile: Whether nothing may lie on it.
         max_load: Kilograms that may lie on it, or None for any.
         id: That the client knows it by, or None.
+        top_only: Whether it belongs on top, so that nothing may lie on it.
+        bottom_only: Whether it stands on the pallet itself.
     """
 
     sides: list[float]
@@ -53,6 +58,8 @@ class Box:
     fragile: bool
     max_load: float | None = None
     id: str | int | None = None
+    top_only: bool = False
+    bottom_only: bool = False
 
     @staticmethod
     def read(given: object, name: str) -> Box:
@@ -61,8 +68,12 @@ class Box:
         Raises:
             ValueError: It has other keys or values.
         """
+        return Box.of(checked_object(name, given, BOX_KEYS), name)
+
+    @staticmethod
+    def of(entries: Mapping[str, object], name: str) -> Box:
+        """Check the entries of a box, whose keys are checked already."""
         where = f"{WHERE}: {name}"
-        entries = checked_object(name, given, _BOX_KEYS)
         # A weight of 0 stands for one that the client does not know.
         sides = read_sides(where, "sides", entries.get("sides"))
         weight = arguments.number(where, "weight", entries.get("weight", 0.0), 0, _MOST_KG)
@@ -70,14 +81,14 @@ class Box:
         max_load = None
         if "max_load" in entries:
             max_load = arguments.number(where, "max_load", entries["max_load"], 0, _MOST_KG)
-        known = entries.get("id")
+        top_only = arguments.flag(where, "top_only", entries.get("top_only", False))
+        bottom_only = arguments.flag(where, "bottom_only", entries.get("bottom_only", False))
         # The number is the client's own, and is only given back.
-        if known is None:
-            return Box(sides, weight, fragile, max_load)
-        if not isinstance(known, str | int) or len(str(known)) > _LONGEST_ID:
+        known = entries.get("id")
+        if known is not None and (not isinstance(known, str | int) or len(str(known)) > _LONGEST_ID):
             wanted = f"a text or a whole number of at most {_LONGEST_ID} characters"
             arguments.refuse(where, "id", wanted, known)
-        return Box(sides, weight, fragile, max_load, known)
+        return Box(sides, weight, fragile, max_load, known, top_only=top_only, bottom_only=bottom_only)
 
     def to_json(self) -> Plain:
         data: Plain = {"sides": self.sides, "weight": self.weight, "fragile": self.fragile}
@@ -85,12 +96,17 @@ class Box:
             data["max_load"] = self.max_load
         if self.id is not None:
             data["id"] = self.id
+        # Files of earlier versions have neither of these.
+        if self.top_only:
+            data["top_only"] = True
+        if self.bottom_only:
+            data["bottom_only"] = True
         return data
 
     @property
     def load_limit(self) -> float:
         """Kilograms that may lie on it, inf for any."""
-        if self.fragile:
+        if self.fragile or self.top_only:
             return 0.0
         return math.inf if self.max_load is None else self.max_load
 
@@ -100,7 +116,8 @@ def boxes_of(boxes: Sequence[Box]) -> Boxes:
     sizes = [_metres(box.sides) for box in boxes]
     weights = [box.weight for box in boxes]
     limits = [box.load_limit for box in boxes]
-    return Boxes.of(sizes, weights, max_load=limits)
+    stays_down = [box.bottom_only for box in boxes]
+    return Boxes.of(sizes, weights, max_load=limits, bottom_only=stays_down)
 
 
 @dataclass(frozen=True)
@@ -114,7 +131,9 @@ class Offered:
         answer: What the client was told: number of the box, its corner, center, sides and turn.
         z: Base above the pallet, metres.
         turn: Orientation, as the packer counts them.
-        x, y: First cell.
+        x, y: First cell; 0 where the place is a planned one.
+        line: Line of the session's order that the box belongs to, None for a box that is not in the order.
+        place: Number of its place in the plan of the order, None for a place that was found as the box came.
     """
 
     box: Box
@@ -123,6 +142,8 @@ class Offered:
     turn: int
     x: int
     y: int
+    line: int | None = None
+    place: int | None = None
 
     @staticmethod
     def read(entries: Mapping[str, object], packer: Packer) -> Offered:
@@ -138,11 +159,19 @@ class Offered:
         answer = entries.get("told")
         if not isinstance(answer, dict):
             arguments.refuse(where, "told", "a place", answer)
-        return Offered(box, answer, z, turn, x, y)
+        line = _whole_or_none(where, "line", entries.get("line"))
+        place = _whole_or_none(where, "place", entries.get("place"))
+        return Offered(box, answer, z, turn, x, y, line, place)
 
     def to_json(self) -> Plain:
-        place: Plain = {"z": self.z, "turn": self.turn, "x": self.x, "y": self.y}
-        return {"box": self.box.to_json(), "told": self.answer, **place}
+        data: Plain = {"box": self.box.to_json(), "told": self.answer}
+        data |= {"z": self.z, "turn": self.turn, "x": self.x, "y": self.y}
+        # Files of sessions without an order have neither.
+        if self.line is not None:
+            data["line"] = self.line
+        if self.place is not None:
+            data["place"] = self.place
+        return data
 
     def choice(self, device: torch.device) -> Choice:
         """Choice of one row that carries the offer out."""
@@ -218,12 +247,48 @@ class Measured:
         return {**placed, "heights": self.heights}
 
 
-Event = Confirmed | Reported | Measured
+@dataclass(frozen=True)
+class Skipped:
+    """A box of the order does not come: it is lost, broken or refused.
+
+    Attributes:
+        line: Of the order.
+    """
+
+    line: int
+
+    def to_json(self) -> Plain:
+        return {"event": _SKIPPED, "line": self.line}
+
+
+@dataclass(frozen=True)
+class NextPallet:
+    """The pallet of an order was taken away, and an empty one stands there."""
+
+    def to_json(self) -> Plain:
+        return {"event": _NEXT}
+
+
+Event = Confirmed | Reported | Measured | Skipped | NextPallet
 
 
 def placed_in(event: Event) -> Confirmed | Reported | None:
     """The box that an event places, if any."""
-    return event.placed if isinstance(event, Measured) else event
+    match event:
+        case Confirmed() | Reported():
+            return event
+        case Measured(placed):
+            return placed
+    return None
+
+
+def on_pallet(events: Sequence[Event]) -> Sequence[Event]:
+    """The events of the pallet that is there now."""
+    first = 0
+    for i, event in enumerate(events):
+        if isinstance(event, NextPallet):
+            first = i + 1
+    return events[first:]
 
 
 def read_event(given: object, packer: Packer) -> Event:
@@ -233,6 +298,13 @@ def read_event(given: object, packer: Packer) -> Event:
         ValueError: It has other keys or values, or lies beyond the pallet.
     """
     entries = checked_object("event", given, _EVENT_KEYS)
+    word = entries.get("event")
+    if word == _SKIPPED:
+        return Skipped(arguments.whole(f"{WHERE}: event", "line", entries.get("line"), 0))
+    if word == _NEXT:
+        return NextPallet()
+    if word is not None:
+        arguments.refuse(f"{WHERE}: event", "event", f"{_SKIPPED} or {_NEXT}", word)
     heights = entries.get("heights")
     if heights is not None and not isinstance(heights, str):
         arguments.refuse(f"{WHERE}: event", "heights", "a text", heights)
@@ -246,6 +318,10 @@ def read_event(given: object, packer: Packer) -> Event:
     if "center" in entries:
         placed = Reported.read(offered, entries["center"], entries.get("degrees"), packer.pallet)
     return Measured(placed, heights) if "heights" in entries else placed
+
+
+def _whole_or_none(where: str, name: str, value: object) -> int | None:
+    return None if value is None else arguments.whole(where, name, value, 0)
 
 
 def heights_text(heights: Sequence[float]) -> str:

@@ -3,7 +3,8 @@
 This is the manufacturer's pallet loading problem. A greedy rule on cells gets 6 of the 8 cartons of 400 × 300 mm that a
 EUR pallet holds, since it lays the first ones all alike. Five blocks around a middle one, each cut into five again,
 give the best known number for nearly all sizes of practice (Morabito and Morales 1998). All rectangles whose sides are
-sums of the box's sides are solved from the smallest up, so that every block is looked up.
+sums of the box's sides are solved from the smallest up, so that every block is looked up. Where they miss an upper
+bound of the number, L-shaped pieces are searched for one box more.
 """
 
 from __future__ import annotations
@@ -14,15 +15,25 @@ from functools import lru_cache
 
 import numpy as np
 
+from torchrl_gpu.palletizing.l_shapes import LShapeSearch, raster_points
+from torchrl_gpu.palletizing.layer_bounds import bar_bound, line_bound
+
 # Lengths are whole nanometres, so that sums of sides are exact: a third of an inch is no decimal number.
 _PER_METRE = 1_000_000_000
 # What rounding up to them may add to a row of boxes.
 _TOLERANCE = 20
 # Noise of float64 in a length, nanometres.
 _NOISE = 1e-3
-# Rectangles whose five blocks are searched. Beyond it one cut divides the layer, which costs little: many small boxes
-# leave little room.
-_MOST_RECTANGLES = 2500
+# Rectangles whose five blocks are searched at once, and those where they are if one cut, which costs little, leaves a
+# box to gain. Beyond it many small boxes leave little room.
+_FEW_RECTANGLES = 2500
+_MOST_RECTANGLES = 6400
+# Rectangles in which L-shaped pieces are searched for: those have the square of this number of shapes.
+_MOST_L_RECTANGLES = 3600
+# No layer of fewer boxes is known on which L-shaped pieces beat five blocks.
+_FEWEST_IN_L = 53
+# Areas above it are no whole numbers of 64 bits any more.
+_MOST_AREA = 2**62
 # Boxes along a side beyond which all lie alike.
 _MOST_ALONG = 200
 # Patterns that are looked at for layers that interlock.
@@ -87,7 +98,8 @@ def _solve_others(room_x: int, room_y: int, along: int, across: int) -> list[Lay
     if along == across or is_tiny:
         return []
     layout = _Layout(room_x, room_y, along, across)
-    patterns = [_pattern(boxes, along, across) for boxes in layout.other_boxes()]
+    most = _solve(room_x, room_y, along, across, True).number
+    patterns = [_pattern(boxes, along, across) for boxes in layout.other_boxes(most)]
     return [pattern for pattern in patterns if pattern.turned.any() and not pattern.turned.all()]
 
 
@@ -97,7 +109,8 @@ def _solve(room_x: int, room_y: int, along: int, across: int, may_turn: bool) ->
     if not may_turn or along == across or is_tiny:
         boxes = _rows(0, 0, room_x, room_y, along, across, turned=False)
     else:
-        boxes = _Layout(room_x, room_y, along, across).boxes()
+        layout = _Layout(room_x, room_y, along, across)
+        boxes = layout.l_shaped_boxes() or layout.boxes()
     return _pattern(boxes, along, across)
 
 
@@ -160,14 +173,21 @@ class _Layout:
         y = self.sums_y[None]
         straight = (x // along) * (y // across)
         turned = (x // across) * (y // along)
-        # Most boxes of each rectangle that are known, and at which cuts: none where all lie alike.
+        # Most boxes of each rectangle that are known, those that all lie alike, and cuts that have been asked for.
         self.number = np.maximum(straight, turned).astype(np.int32)
+        self.alike = self.number.copy()
         self.is_turned = turned > straight
         self.cuts: dict[tuple[int, int], tuple[int, int, int, int]] = {}
         # Rectangle that is left over behind a cut, by number of the sum.
         self.left_x = self._left(self.sums_x)
         self.left_y = self._left(self.sums_y)
-        self.by_area = (x * y) // (along * across)
+        # In the largest unit of all sums.
+        self.unit = math.gcd(along, across)
+        self.is_huge = int(self.sums_x[-1]) * int(self.sums_y[-1]) > _MOST_AREA * self.unit**2
+        dtype = object if self.is_huge else np.int64
+        units_x = (x // self.unit).astype(dtype)
+        units_y = (y // self.unit).astype(dtype)
+        self.bound = bar_bound(units_x, units_y, along // self.unit, across // self.unit).astype(np.int64)
         self._search()
 
     @staticmethod
@@ -182,13 +202,26 @@ class _Layout:
     def _search(self) -> None:
         last_x = len(self.sums_x) - 1
         last_y = len(self.sums_y) - 1
-        if len(self.sums_x) * len(self.sums_y) > _MOST_RECTANGLES:
+        if self.number.size > _FEW_RECTANGLES:
             self._cut_once(last_x, last_y)
-            return
+            if self.number.size > _MOST_RECTANGLES or self.number[-1, -1] >= self._most_of_all():
+                return
+            self.cuts.clear()
+        at_x = raster_points(self.left_x)
+        at_y = raster_points(self.left_y)
         for i in range(last_x + 1):
             for j in range(last_y + 1):
-                if self.number[i, j] < self.by_area[i, j]:
-                    self._improve(i, j)
+                bound = int(self.bound[i, j])
+                if self.number[i, j] < bound:
+                    best, _ = self._five_blocks(i, j, np.flatnonzero(at_x[i]), np.flatnonzero(at_y[j]), bound)
+                    self.number[i, j] = best
+
+    def _most_of_all(self) -> int:
+        """Boxes that no layout of the whole rectangle exceeds."""
+        length = int(self.sums_x[-1]) // self.unit
+        width = int(self.sums_y[-1]) // self.unit
+        by_lines = line_bound(length, width, self.along // self.unit, self.across // self.unit)
+        return min(int(self.bound[-1, -1]), by_lines)
 
     def _cut_once(self, i: int, j: int) -> None:
         """Find the best two blocks of a rectangle, in each of which all boxes lie alike."""
@@ -202,43 +235,95 @@ class _Layout:
         self.cuts[i, j] = (at_x, i, j, j) if upright[at_x] >= level[at_y] else (0, i, at_y, at_y)
         self.number[i, j] = max(upright[at_x], level[at_y])
 
-    def _improve(self, i: int, j: int) -> None:
-        """Find the best five blocks of a rectangle, by numbers of its sides."""
+    def _five_blocks(
+        self, i: int, j: int, at_x: np.ndarray, at_y: np.ndarray, enough: int
+    ) -> tuple[int, tuple[int, int, int, int] | None]:
+        """Most boxes of a rectangle that is cut at some sums, and the cuts.
+
+        There are no cuts where all boxes lie alike.
+        """
         number = self.number
-        left_x = self.left_x[i, : i + 1]
-        left_y = self.left_y[j, : j + 1]
-        first = number[: i + 1, : j + 1]  # (x1, y2)
-        second = number[left_x][:, : j + 1]  # (x1, y1)
-        fourth = number[: i + 1][:, left_y]  # (x2, y2)
-        fifth = number[left_x][:, left_y]  # (x2, y1)
-        middle_x = self.left_x[: i + 1, : i + 1]  # (x2, x1)
-        middle_y = self.left_y[: j + 1, : j + 1]  # (y2, y1)
+        left_x = self.left_x[i, at_x]
+        left_y = self.left_y[j, at_y]
+        columns = number[at_x]
+        rest = number[left_x]
+        first = columns[:, at_y]  # (x1, y2)
+        second = rest[:, at_y]  # (x1, y1)
+        fourth = columns[:, left_y]  # (x2, y2)
+        fifth = rest[:, left_y]  # (x2, y1)
+        middle_x = self.left_x[at_x][:, at_x]  # (x2, x1)
+        middle_y = self.left_y[at_y][:, at_y]  # (y2, y1)
+        is_crossed = ~np.tri(len(at_y), dtype=bool)
         best = int(number[i, j])
+        cuts = None
         # One x1 at a time where all would take too much memory.
-        for x1 in range(i + 1):
+        for x1 in range(len(at_x)):
             third = number[middle_x[x1:, x1]][:, middle_y]  # (x2, y2, y1)
             total = third + first[x1][None, :, None] + second[x1][None, None, :]
             total += fourth[x1:, :, None]
             total += fifth[x1:, None, :]
             # A middle block between cuts in the wrong order would overlap.
-            total[:, ~np.tri(j + 1, dtype=bool)] = 0
+            total[:, is_crossed] = 0
             most = int(total.max())
             if most > best:
                 best = most
                 x2, y2, y1 = np.unravel_index(int(total.argmax()), total.shape)
-                self.cuts[i, j] = (x1, x1 + int(x2), int(y1), int(y2))
-                self.number[i, j] = best
-            if best == self.by_area[i, j]:
-                return
+                cuts = int(at_x[x1]), int(at_x[x1 + x2]), int(at_y[y1]), int(at_y[y2])
+            if best >= enough:
+                break
+        return best, cuts
 
-    def other_boxes(self) -> list[list[_Box]]:
-        """Boxes of the whole rectangle by each cut into two that costs none.
+    def _cuts(self, i: int, j: int) -> tuple[int, int, int, int] | None:
+        """Cuts of a rectangle, or None where all its boxes lie alike.
+
+        Of cuts that are as good at all sums, not at raster points alone, they are the first ones.
+        """
+        most = int(self.number[i, j])
+        if (i, j) not in self.cuts and most > self.alike[i, j]:
+            # The rectangle is no block of itself.
+            self.number[i, j] = self.alike[i, j]
+            _, cuts = self._five_blocks(i, j, np.arange(i + 1), np.arange(j + 1), most)
+            self.number[i, j] = most
+            assert cuts is not None
+            self.cuts[i, j] = cuts
+        return self.cuts.get((i, j))
+
+    def l_shaped_boxes(self) -> list[_Box] | None:
+        """Boxes of the whole rectangle by L-shaped pieces.
+
+        It is None where these hold no more than five blocks.
+        """
+        if self.is_huge or self.number.size > _MOST_L_RECTANGLES:
+            return None
+        if self.bound[-1, -1] < _FEWEST_IN_L or self.number[-1, -1] == self.bound[-1, -1]:
+            return None
+        bound = self._most_of_all()
+        if self.number[-1, -1] >= bound:
+            return None
+        search = LShapeSearch(
+            self.sums_x // self.unit,
+            self.sums_y // self.unit,
+            self.left_x,
+            self.left_y,
+            self.number,
+            self.along // self.unit,
+            self.across // self.unit,
+        )
+        blocks = search.find(bound)
+        if blocks is None:
+            return None
+        found: list[_Box] = []
+        for x, y, i, j in blocks:
+            found += self._boxes(x * self.unit, y * self.unit, i, j)
+        return found
+
+    def other_boxes(self, most: int) -> list[list[_Box]]:
+        """Boxes of the whole rectangle by each cut into two that leaves the most of them.
 
         They are at most `_MOST_OTHERS`.
         """
         last_x = len(self.sums_x) - 1
         last_y = len(self.sums_y) - 1
-        most = int(self.number[last_x, last_y])
         upright = self.number[:, last_y] + self.number[self.left_x[last_x], last_y]
         level = self.number[last_x] + self.number[last_x, self.left_y[last_y]]
         found = []
@@ -257,7 +342,7 @@ class _Layout:
         return self._boxes(0, 0, len(self.sums_x) - 1, len(self.sums_y) - 1)
 
     def _boxes(self, x: int, y: int, i: int, j: int) -> list[_Box]:
-        cuts = self.cuts.get((i, j))
+        cuts = self._cuts(i, j)
         if cuts is None:
             size = int(self.sums_x[i]), int(self.sums_y[j])
             return _rows(x, y, *size, self.along, self.across, turned=bool(self.is_turned[i, j]))

@@ -188,6 +188,10 @@ def layer_order(
             patterns = _patterns(packer, article)
         for layer in range(full):
             taken = article.boxes[layer * number : (layer + 1) * number]
+            # No pallet bears such a layer.
+            if float(weights[taken].sum()) > packer.pallet.weight * (1 + _ROUNDING):
+                left.append(taken)
+                continue
             _put(stacks, packer.pallet, article, taken, weights, patterns)
         rest = article.boxes[full * number :]
         if len(rest):

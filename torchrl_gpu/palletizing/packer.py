@@ -64,7 +64,7 @@ HEURISTICS: dict[str, type[PlacementHeuristic]] = {
 # Elements of the maps of all placements that are made at once.
 _CHUNK = 2**26
 # Sums of weights in float32 may be this much over their limit, as a share of it.
-_WEIGHT_ROUNDING = 1e-6
+WEIGHT_ROUNDING = 1e-6
 
 
 class Pallets(NamedTuple):
@@ -537,7 +537,7 @@ class Packer:
         weight = torch.where(offered >= 0, prepared.weight[offered.clamp_min(0)], 0.0)
         z_map, legal = self.maps(state, prepared, item, weight.repeat_interleave(pallets, 0))
         loaded = state.weight[:, :, None] + weight[:, None]  # (R, M, K)
-        is_light = loaded <= self.pallet.weight * (1 + _WEIGHT_ROUNDING)
+        is_light = loaded <= self.pallet.weight * (1 + WEIGHT_ROUNDING)
         may_take = (is_light & (state.number >= 0)[..., None]).flatten(0, 1)  # (N, K)
         legal = legal & may_take[..., None, None, None]
         action = self._actions(heightmap, prepared, item=item, z_map=z_map, legal=legal)
@@ -747,7 +747,7 @@ class Packer:
         below it. It may go where that is lower than its base, as it then touches no weak box.
         """
         room = loads.room()[:, None]
-        needed = torch.where(weight > 0, weight * (1 - _WEIGHT_ROUNDING), torch.inf)
+        needed = torch.where(weight > 0, weight * (1 - WEIGHT_ROUNDING), torch.inf)
         is_weak = room < needed[..., None, None]  # (N, K, X, Y)
         # Nothing fits above boxes on which nothing may lie, so that they count as high as the bin.
         heights = torch.where(room <= 0, self.bin.size[2], heightmap[:, None])

@@ -34,7 +34,7 @@ _FORMATS = ("torchrl_gpu packing session, 1", FORMAT)
 MOST_BYTES = 2**22
 _MOST_KEPT = 2**27
 # Most signs of a message, which are counted before it is parsed.
-_MOST_SIGNS = {"{": 128, "[": 2 * MOST_CELLS_ASIDE, ",": 2 * MOST_CELLS, '"': 4096}
+_MOST_SIGNS = {"{": 1100, "[": 2 * MOST_CELLS_ASIDE, ",": 2 * MOST_CELLS, '"': 2**15}
 _ID_DIGITS = 12
 _ID = re.compile(rf"[0-9a-f]{{{_ID_DIGITS}}}")
 _LONGEST_REQUEST = 100
@@ -45,14 +45,16 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 _FIELDS: dict[str, tuple[str, ...]] = {
     "open": SETTINGS,
     "status": (),
-    "offer": ("boxes",),
+    "offer": (),
     "confirm": (),
+    "skip": (),
+    "next": (),
     "report": ("center", "turn"),
     "measure": ("heights",),
     "undo": (),
     "close": (),
 }
-_OPTIONAL = {"report": ("sure",), "measure": ("sure",)}
+_OPTIONAL = {"offer": ("boxes",), "report": ("sure",), "measure": ("sure",)}
 _ALWAYS = ("do", "session", "request")
 # Of this process, by folder. The newest one of a process takes its folder over: a notebook makes it anew in each run
 # of a cell, while the older one may be alive.
@@ -121,7 +123,7 @@ class PackingSessions:
 
     Each message is a JSON object, and does one thing in one session:
 
-    - `do` is open, status, offer, confirm, report, measure, undo or close.
+    - `do` is open, status, offer, confirm, report, measure, skip, next, undo or close.
     - `session` is a name that the client chooses.
     - `request` is a text or number, for clients who may have to send a message again. If the last message of a session
       comes again with the same `request`, it gets the same answer, and nothing is done twice. For a day this holds for
@@ -247,8 +249,7 @@ class PackingSessions:
         return self._closed.answer(name, request)
 
     def _close(self, name: str, known: _OpenSession, request: str | int | None) -> Plain:
-        answer = known.session.totals(known.progress)
-        answer["plan"] = known.session.plan(known.progress)
+        answer = known.session.close(known.progress)
         if request is not None:
             self._closed.add(known.id, name, request, answer)
         del self._open[name]
@@ -297,6 +298,9 @@ class PackingSessions:
         content["events"] = [event.to_json() for event in progress.events]
         content["waits"] = waits
         content["state"] = progress.cut
+        # Planning takes seconds, and another version might plan otherwise.
+        if known.session.plan_data is not None:
+            content["plan"] = known.session.plan_data
         content["last"] = last
         path = self.folder / f"{name}.json"
         # A program that ends while it writes leaves the older file as it was.
@@ -316,7 +320,7 @@ class PackingSessions:
             session_id = kept.get("id", hashlib.sha256(raw).hexdigest()[:_ID_DIGITS])
             if not isinstance(session_id, str) or not _ID.fullmatch(session_id):
                 arguments.refuse(WHERE, "id", "twelve hexadecimal digits", session_id)
-            session = PackingSession(kept["opened"], self._device)
+            session = PackingSession(kept["opened"], self._device, kept.get("plan"))
             progress = session.restore(kept["events"], kept["waits"], kept.get("state"))
             return _OpenSession(session, progress, _LastRequest.read(kept["last"]), session_id)
         except Exception as error:
@@ -330,13 +334,17 @@ def _call(session: PackingSession, progress: Progress, asked: _Message) -> tuple
     given = asked.given
     match asked.do:
         case "offer":
-            return session.offer(progress, given["boxes"])
+            return session.offer(progress, given.get("boxes"))
         case "confirm":
             return session.confirm(progress)
         case "report":
             return session.report(progress, given["center"], given["turn"], given.get("sure", False))
         case "measure":
             return session.measure(progress, given["heights"], given.get("sure", False))
+        case "skip":
+            return session.skip(progress)
+        case "next":
+            return session.next(progress)
         case "undo":
             return session.undo(progress)
     raise AssertionError(asked.do)

@@ -17,9 +17,9 @@ from tests.policies.packing.packer_scenes import narrow
 from tests.training.tiny import packing_env
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.memory import LiveBytes
-from torchrl_gpu.envs.packing.items import ProceduralSolids
+from torchrl_gpu.envs.packing.items import ProceduralSolids, RandomBoxes
 from torchrl_gpu.evaluation.batch_size import episode_bytes
-from torchrl_gpu.evaluation.packing.episodes import PackingResults, evaluate
+from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, evaluate, mean_occupancy
 from torchrl_gpu.evaluation.packing.suite import PackingSuite
 from torchrl_gpu.policies.packing import HierarchicalPacker, RandomLegal
 from torchrl_gpu.policies.packing.heuristics import irregular_baselines
@@ -57,6 +57,21 @@ def test_the_share_that_is_stable_by_hand() -> None:
     # An empty bin is stable.
     assert results.stability.tolist() == [0.75, 0.0, 1.0]
     assert results.score("someone").stability == pytest.approx((0.75 + 0 + 1) / 3)
+
+
+def test_mean_occupancy_by_hand() -> None:
+    # Boxes of 2 × 2 × 2 cells in a bin of 4 × 4 cells.
+    env = packing_env(2, bin_size=(4.0, 4.0, 4.0), resolution=4, items=RandomBoxes(2, 2), num_items=3, visible_items=1)
+    placements = torch.zeros(2, 3, 4, dtype=torch.int32)
+    # The second box hangs over by half, so that 2 × 1 × 2 cells are lost below it.
+    placements[0, 1, 2] = 1
+    placement_z = torch.tensor([[0.0, 2.0, 0.0], [0.0, 0.0, 0.0]])
+    results = packed(
+        torch.zeros(2), num_packed=torch.tensor([2.0, 0.0]), placements=placements, placement_z=placement_z
+    )
+    found = mean_occupancy(PackedBins(env, results))
+    # 8 of 8, then 16 of 4 + 16; a bin without boxes has 0.
+    assert found.tolist() == pytest.approx([(1 + 16 / 20) / 2, 0])
 
 
 def test_every_placement_has_the_verdict_of_its_step() -> None:

@@ -8,13 +8,22 @@ from __future__ import annotations
 from typing import Any
 
 from torchrl_gpu.envs.packing.env import PackingEnv
-from torchrl_gpu.envs.packing.items import CutBoxes, FactoryBoxes, OrderBoxes, ProceduralSolids, RandomBoxes
+from torchrl_gpu.envs.packing.items import (
+    BoardCases,
+    CutBoxes,
+    FactoryBoxes,
+    OrderBoxes,
+    ProceduralSolids,
+    RandomBoxes,
+)
 from torchrl_gpu.system import arguments
 
 # Decides the sequences of every protocol's suite.
 SUITE_SEED = 2_000_003
 SUITE_EPISODES = 2000
 PALLET_EPISODES = 30
+# Its sequences are cases of the paper's board, not drawn.
+BOARD = "repetitive-board"
 
 Settings = dict[str, Any]
 
@@ -32,6 +41,7 @@ _PALLET = {"num_items": 80, "orientations": "yaw", "stability": "none", "walls":
 PALLETS: dict[str, Settings] = {}
 PALLETS["repetitive"] = {"bin_size": (1.34, 1.25, 1.0), "resolution": (134, 125), **_PALLET}
 PALLETS["diverse"] = {"bin_size": (1.2, 1.0, 1.7), "resolution": (120, 100), **_PALLET}
+PALLETS[BOARD] = PALLETS["repetitive"]
 PALLETS["boards"] = {"bin_size": (2.5, 1.2, 1.0), "resolution": (250, 120), **_PALLET}
 
 _IRREGULAR: Settings = {
@@ -108,9 +118,9 @@ def make_protocol(name: str, num_envs: int = 64, **changes: object) -> PackingEn
     Args:
         name: "rs", "cut1", "cut2" (Zhao et al., AAAI 2021; cut anew for every episode), "discrete125" (GOPT, RA-L
             2024), "free125" (PCT, ICLR 2022, setting 2); "repetitive", "diverse" or "boards" (RoboBPP, the test split
-            of `FactoryBoxes`); or a reference setting, "bpp10", "irregular" (Huang et al., RA-L 2023: 20 of 50 objects
-            visible, the largest first, 24 orientations; with our own solids) or "orders" (that of
-            `packing_orders.yaml`: a pallet of 1200×800 mm, 1.5 m high, boxes as they come).
+            of `FactoryBoxes`), or "repetitive-board" (`BoardCases`); or a reference setting, "bpp10", "irregular"
+            (Huang et al., RA-L 2023: 20 of 50 objects visible, the largest first, 24 orientations; with our own solids)
+            or "orders" (that of `packing_orders.yaml`: a pallet of 1200×800 mm, 1.5 m high, boxes as they come).
         num_envs: N.
         changes: Other constructor arguments of `PackingEnv`.
 
@@ -122,5 +132,5 @@ def make_protocol(name: str, num_envs: int = 64, **changes: object) -> PackingEn
     arguments.choice("make_protocol", "name", name, known)
     settings = dict(known[name])
     if name in PALLETS and "items" not in changes:
-        settings["items"] = FactoryBoxes(name, "test")
+        settings["items"] = BoardCases() if name == BOARD else FactoryBoxes(name, "test")
     return PackingEnv(num_envs, **settings | changes)

@@ -168,6 +168,36 @@ def sequence_number(env: PackingEnv, index: int) -> int:
     return int(env.item_sequences.begin(env.seed, row, torch.zeros_like(row)))
 
 
+def mean_occupancy(bins: PackedBins) -> Tensor:
+    """Return the occupancy of each bin, averaged over its placements.
+
+    After every placement it is the packed volume over the volume under the heightmap, as RoboBPP (arXiv 2512.04415)
+    measures it. `pyramidality` is that after the last one alone. Items are boxes.
+
+    Returns:
+        (E,) float64 on the CPU; 0 for an empty bin.
+    """
+    assert bins.catalogue.flat
+    extent = bins.catalogue.extent.cpu()
+    height = bins.catalogue.height.cpu().double()
+    volume = bins.catalogue.volume.cpu().double()
+    numbers = bins.num_packed.tolist()
+    means = torch.zeros(len(numbers), dtype=torch.float64, device="cpu")
+    for episode, number in enumerate(numbers):
+        heightmap = torch.zeros(bins.bin.cells, dtype=torch.float64, device="cpu")
+        packed = total = 0.0
+        rows = bins.placements[episode, :number].tolist()
+        bases = bins.placement_z[episode, :number].tolist()
+        for (item, orientation, x, y), z in zip(rows, bases, strict=True):
+            length, width = extent[item, orientation].tolist()
+            heightmap[x : x + length, y : y + width] = z + height[item, orientation]
+            packed += volume[item].item()
+            total += packed / (heightmap.sum().item() * bins.bin.cell_area)
+        if number:
+            means[episode] = total / number
+    return means
+
+
 class PackedBins:
     """Bins of some results, in the form of an environment, for `viewer` and `plan_of`."""
 

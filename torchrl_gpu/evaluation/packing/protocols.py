@@ -17,10 +17,12 @@ from rich.table import Table
 from torch import Tensor
 
 from torchrl_gpu.envs import PackingEnv
-from torchrl_gpu.envs.packing.items import BoxSequences
+from torchrl_gpu.envs.packing.items import BoardCases, BoxSequences
 from torchrl_gpu.envs.packing.items.alike import AlikeSequences
+from torchrl_gpu.envs.packing.items.board_cases import BoardCase
 from torchrl_gpu.envs.packing.items.sequences import MISFITS
 from torchrl_gpu.envs.packing.protocols import (
+    BOARD,
     PALLET_EPISODES,
     PALLETS,
     PROTOCOLS,
@@ -29,11 +31,14 @@ from torchrl_gpu.envs.packing.protocols import (
     make_protocol,
 )
 from torchrl_gpu.envs.packing.types import Bin
-from torchrl_gpu.evaluation.estimates import plus_minus
-from torchrl_gpu.evaluation.packing.episodes import PackingResults
+from torchrl_gpu.evaluation.estimates import plus_minus, standard_error
+from torchrl_gpu.evaluation.packing.episodes import PackedBins, PackingResults, mean_occupancy
 from torchrl_gpu.evaluation.packing.suite import PUBLISHED, PackingSuite, verdict
 from torchrl_gpu.evaluation.reports import PlainData
 from torchrl_gpu.policies.policy import Policy, known
+
+# Result of `ProtocolSuite.compare_all`, as it is written and read.
+_Report = Mapping[str, Any]
 
 # The bin of all `PROTOCOLS`.
 _BIN = Bin((10.0, 10.0, 10.0), (10, 10))
@@ -49,12 +54,16 @@ SUITE_HASHES = {
     "free125": "9598dfc4c72e0be74ad70b00f9eee0f3104dbd8b36f71a9a8ec7f159e7f6045a",
     "repetitive": "cd680a67006380c2cfed1dea1ee54de94ba3b08b54aee89a02da91e70428fa42",
     "diverse": "ae163c3c69c925855a27fbc5e5f5a5e41539baab81a609b02ff000bb5ef7e506",
+    "repetitive-board": "a8d90e750332a6d3df0e8b59197e071f9bcc4549f5128acc93edab0773cd3e22",
     "boards": "914f182bf1a5017545e9e850658d682a2a921c3ee146efd4bbead96861974566",
 }
 """Hashes of the sequences of each protocol, see `sequence_hash`.
 
-There are 2,000 sequences, or 30 of a pallet's protocol.
+There are 2,000 sequences, or 30 of a pallet's protocol, or 22 of the board's cases.
 """
+
+# Splits of the factory's rows, as the table of the board's cases calls them.
+_SPLITS = {"train": "training rows", "test": "test rows"}
 
 
 class ProtocolSuite(PackingSuite):
@@ -62,8 +71,8 @@ class ProtocolSuite(PackingSuite):
 
     Args:
         protocol: One of `PROTOCOLS` or of `PALLETS`.
-        num_episodes: How many; None stands for 2,000, for 30 of a pallet's protocol, or for all of a file from `first`
-            on.
+        num_episodes: How many; None stands for 2,000, for 30 of a pallet's protocol, or for all of a file or of the
+            board's cases from `first` on.
         sequences: File of box sequences, played by the protocol's rules, and in its catalogue if that has all boxes.
             None stands for the fixed suite. Pallets' protocols take no file.
         first: Number of the first sequence.
@@ -117,11 +126,11 @@ class ProtocolSuite(PackingSuite):
             device=device,
             **changes,
         )
-        if sequences is not None:
+        if sequences is not None or protocol == BOARD:
             number = env.item_sequences.num_keys or 0
             if number - first < (num_episodes or 1):
                 wanted = f"{num_episodes or 1} sequences from number {first} on"
-                raise ValueError(f"ProtocolSuite: {sequences} must have {wanted}; it has {number} in all")
+                raise ValueError(f"ProtocolSuite: {sequences or protocol} must have {wanted}; it has {number} in all")
             num_episodes = num_episodes or number - first
         if num_episodes is None:
             num_episodes = PALLET_EPISODES if protocol in PALLETS else SUITE_EPISODES
@@ -134,8 +143,23 @@ class ProtocolSuite(PackingSuite):
         """Return the hash of the sequences, see `SUITE_HASHES`."""
         return sequence_hash(sequence_sizes(self.env, self.num_episodes))
 
+    @property
+    def board_cases(self) -> tuple[BoardCase, ...]:
+        """Cases of the board that are played, in their order. Other protocols have none."""
+        items = self.env.items
+        if not isinstance(items, BoardCases):
+            return ()
+        return items.cases[self.first : self.first + self.num_episodes]
+
     def describe(self) -> PlainData:
-        more = {"protocol": self.protocol, "file": self.file, "first": self.first, "sequences": self.num_episodes}
+        more: PlainData = {
+            "protocol": self.protocol,
+            "file": self.file,
+            "first": self.first,
+            "sequences": self.num_episodes,
+        }
+        if self.board_cases:
+            more["cases"] = [case._asdict() | {"rows": case.rows} for case in self.board_cases]
         return super().describe() | more | {"sha256": self.sequence_hash()}
 
     def compare_all(self, policies: Mapping[str, Policy], timed: int = 0) -> dict[str, Any]:
@@ -152,11 +176,36 @@ class ProtocolSuite(PackingSuite):
             row["decision_alone_ms"] = PackingResults.join(alone[name]).decision_ms if timed else None
             # One for each sequence, so that two reports can be compared case by case.
             row["utilizations"] = [round(each, 6) for each in results[name].utilization.tolist()]
+            if self.protocol in PALLETS:
+                occupancy = mean_occupancy(PackedBins(self.env, results[name]))
+                row["occupancy"] = occupancy.mean().item()
+            if self.board_cases:
+                row["boxes"] = results[name].num_packed.int().tolist()
+                row["occupancies"] = [round(each, 6) for each in occupancy.tolist()]
+                row["means"] = _means_by_rows(results[name], occupancy, self.board_cases)
             rows.append(row | settled.get(name, {}))
         self.announce("")
         figures = PUBLISHED.get((self.protocol, self.env.visible_items), ())
         published = [{"policy": name, "utilization": share / 100, "knows": knows} for name, share, knows in figures]
         return {"sequences": self.describe(), "policies": rows, "published": published}
+
+
+def _means_by_rows(results: PackingResults, occupancy: Tensor, cases: Sequence[BoardCase]) -> PlainData:
+    """Return means over the cases in training rows, and over those in test rows."""
+    means: PlainData = {}
+    for split, words in _SPLITS.items():
+        in_split = torch.tensor([case.rows == split for case in cases], device="cpu")
+        if not in_split.any():
+            continue
+        utilization = results.utilization[in_split]
+        means[words] = {
+            "cases": len(utilization),
+            "utilization": utilization.mean().item(),
+            "utilization_error": standard_error(utilization),
+            "num_packed": results.num_packed[in_split].mean().item(),
+            "occupancy": occupancy[in_split].mean().item(),
+        }
+    return means
 
 
 def sequence_sizes(env: PackingEnv, number: int) -> list[Tensor]:
@@ -189,7 +238,7 @@ def sequence_hash(sequences: Sequence[Tensor]) -> str:
     return digest.hexdigest()
 
 
-def protocol_table(report: Mapping[str, Any]) -> Table:
+def protocol_table(report: _Report) -> Table:
     """Make a table of `ProtocolSuite.compare_all`, with published figures last."""
     facts = report["sequences"]
     rows = report["policies"]
@@ -216,7 +265,7 @@ def protocol_table(report: Mapping[str, Any]) -> Table:
         cells.append(f"{row['decision_ms']:.4f}")
         cells.append("–" if alone is None else f"{alone:.2f}")
         if is_pallet:
-            cells.append(f"{row['pyramidality']:.3f}")
+            cells.append(f"{row['occupancy']:.3f}")
         if is_simulated:
             cells += verdict(row)
         shown.add_row(*cells)
@@ -224,4 +273,25 @@ def protocol_table(report: Mapping[str, Any]) -> Table:
         cells = [row["policy"], row["knows"], f"{row['utilization']:.1%}"]
         dashes = ["–"] * (len(columns) - len(cells))
         shown.add_row(*cells, *dashes, style="dim")
+    return shown
+
+
+def board_table(report: _Report) -> Table:
+    """Make a table of boxes and utilization of every case of the board.
+
+    It is of `ProtocolSuite.compare_all`. Means of cases in training rows and in test rows are apart.
+    """
+    shown = Table(title="boxes placed, and utilization", title_justify="left")
+    rows = report["policies"]
+    for column in ("case", "first row", "in the", *(row["policy"] for row in rows)):
+        shown.add_column(column, justify="right")
+    for number, case in enumerate(report["sequences"]["cases"]):
+        cells = [str(case["case"]), str(case["first_row"]), _SPLITS[case["rows"]]]
+        cells += [f"{row['boxes'][number]} {row['utilizations'][number]:.1%}" for row in rows]
+        shown.add_row(*cells)
+    for words in rows[0]["means"]:
+        means = [row["means"][words] for row in rows]
+        cells = [f"mean of {means[0]['cases']}", "", words]
+        cells += [f"{mean['num_packed']:.1f} {mean['utilization']:.1%}" for mean in means]
+        shown.add_row(*cells, style="bold")
     return shown

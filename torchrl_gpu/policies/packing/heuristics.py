@@ -36,7 +36,7 @@ VALUES = "pile values"
 WORKER = "box order + worker"
 MANAGER = "manager + HM"
 BOTH = "manager + worker"
-_PER_ITEM = ("item_id", "legal_mask", "z_map", "item_top", "item_bottom")
+_PER_ITEM = ("item_id", "item_size", "legal_mask", "z_map", "item_top", "item_bottom")
 
 
 @final

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torchrl_gpu.envs.packing.items.board_cases import BoardCases
 from torchrl_gpu.envs.packing.items.boxes import CutBoxes, RandomBoxes
 from torchrl_gpu.envs.packing.items.factories import FactoryBoxes
 from torchrl_gpu.envs.packing.items.mesh_files import MESH_SUFFIXES
@@ -19,6 +20,7 @@ from torchrl_gpu.envs.packing.items.source import ItemSequences, ItemSource
 from torchrl_gpu.system.arguments import shown
 
 __all__ = [
+    "BoardCases",
     "BoxSequences",
     "CutBoxes",
     "FactoryBoxes",

@@ -134,27 +134,58 @@ class FactoryBoxes(ItemSource):
         return turned, inside
 
 
+def read_picks() -> np.ndarray:
+    """Read the true sides of all picked cases, in the order of `pg.xlsx`.
+
+    They are (R, 3) float64, centimetres. Where the package has no such workbook, its rows are those of the test file
+    and then those of the training file.
+
+    ValueError where a row has no three positive sides, since rows are known by their numbers.
+    """
+    files = ["time_series/pg.xlsx"]
+    if not (data_folder() / files[0]).is_file():
+        files = [_FILES["repetitive"]["test"], _FILES["repetitive"]["train"]]
+    parts = []
+    for name in files:
+        cells = _read_cells(name, _SIDES["repetitive"])
+        without = np.flatnonzero(~(cells > 0).all(1))
+        if len(without):
+            raise ValueError(f"FactoryBoxes: {data_folder() / name}: row {without[0]} has no three positive sides")
+        parts.append(cells)
+    sides = np.concatenate(parts)
+    sides[:, 2] = sides[:, 2].round(1)
+    return sides
+
+
 def _read(data: str, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Read the boxes of a split, in the order of the file.
 
     Sides are (R, 3) float64, centimetres; the shares of the boxes are (R,).
     """
-    path = data_folder() / _FILES[data][split]
-    if not path.is_file():
-        raise ValueError(f"FactoryBoxes: {path.parent} has no {_FILES[data][split]}; install packsim 0.0.4")
-    rows = table_rows(path, f"FactoryBoxes: {path}")
-    wanted = [*_SIDES.get(data, []), *([_SHARE] if data == "diverse" else [])]
-    columns = _found(next(rows, []), wanted, path) if wanted else [0, 1, 2]
-    full = (row for row in rows if len(row) > max(columns))
-    cells = np.array([_numbers(row, columns) for row in full]).reshape(-1, len(columns))
+    name = _FILES[data][split]
+    cells = _read_cells(name, [*_SIDES.get(data, []), *([_SHARE] if data == "diverse" else [])])
     boxes = cells[(cells > 0).all(1)]
     if not len(boxes):
-        raise ValueError(f"FactoryBoxes: {path}: no box has three positive sides")
+        raise ValueError(f"FactoryBoxes: {data_folder() / name}: no box has three positive sides")
     if data == "diverse":
         boxes = boxes[np.argsort(-boxes[:, 3], kind="stable")]
         boxes = boxes[(np.arange(len(boxes)) % _EVERY == 0) == (split == "test")]
     boxes[:, 2] = boxes[:, 2].round(1)
     return boxes[:, :3], boxes[:, 3] if data == "diverse" else np.ones(len(boxes))
+
+
+def _read_cells(name: str, wanted: list[str]) -> np.ndarray:
+    """Read columns of a file of the package as numbers, (R, C) float64.
+
+    What is no number becomes 0. A file without a header, of which no columns are wanted, has three.
+    """
+    path = data_folder() / name
+    if not path.is_file():
+        raise ValueError(f"FactoryBoxes: {path.parent} has no {name}; install packsim 0.0.4")
+    rows = table_rows(path, f"FactoryBoxes: {path}")
+    columns = _found(next(rows, []), wanted, path) if wanted else [0, 1, 2]
+    full = (row for row in rows if len(row) > max(columns))
+    return np.array([_numbers(row, columns) for row in full]).reshape(-1, len(columns))
 
 
 def _numbers(row: Sequence[object], columns: list[int]) -> list[float]:
