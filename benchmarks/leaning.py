@@ -1,4 +1,4 @@
-"""Random piles of boxes whose heights differ by millimetres: how many stand, in MuJoCo and in PyBullet.
+"""Random piles whose heights differ by millimetres: how many stand in two engines.
 
     python benchmarks/leaning.py --piles 200 --output benchmarks/results/leaning.json
 
