@@ -15,7 +15,6 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -82,7 +81,7 @@ class MillimetreBoxes(ItemSource):
 
 def random_piles(piles: int, heights: str, max_tilt: float, bearing_tilt: float) -> tuple[list[PackingPlan], float]:
     """Plan random piles, and return the mean number of their boxes, too."""
-    rule: dict[str, Any] = {"stability": "load_bearing", "margin": 0.03}
+    rule: dict[str, str | float] = {"stability": "load_bearing", "margin": 0.03}
     rule |= {"max_tilt": max_tilt, "bearing_tilt": bearing_tilt}
     source = MillimetreBoxes(heights)
     env = PackingEnv(piles, items=source, num_items=_BOXES, seed=0, device="cpu", **rule, **_PALLET)
