@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy._core.multiarray import _reconstruct
+from numpy._core import multiarray
 from tensordict import TensorDictBase
 from torchrl.envs.utils import step_mdp
 
@@ -33,11 +33,12 @@ HERE = Path(__file__).parent
 # Settings of the board: 1 is Math Pack, 2 is Physics Pack, 3 is Execution Pack.
 PACKS = {1: "math", 2: "physics", 3: "physics"}
 CELL_M = 0.01
-# What a file may name that holds a NumPy array, by the names of NumPy 1 and 2.
-_DOUBLE = type(np.dtype(np.float64))
-_SINGLE = type(np.dtype(np.float32))
-NUMPY_TYPES: list[object] = [np.ndarray, np.dtype, _DOUBLE, _SINGLE]
-NUMPY_TYPES += [(_reconstruct, f"numpy.{core}.multiarray._reconstruct") for core in ("core", "_core")]
+# What a file may name that holds arrays or numbers of NumPy, by the names of NumPy 1 and 2.
+NUMPY_TYPES: list[object] = [np.ndarray, np.dtype]
+NUMPY_TYPES += [type(np.dtype(name)) for name in ("float32", "float64", "int64")]
+for _core in ("core", "_core"):
+    for _name in ("_reconstruct", "scalar"):
+        NUMPY_TYPES.append((getattr(multiarray, _name), f"numpy.{_core}.multiarray.{_name}"))
 
 
 class Action(NamedTuple):
@@ -57,15 +58,15 @@ class GivenBoxes(ItemSource):
     """The boxes of one sequence.
 
     Args:
-        sides: True length, width and height, metres, (T, 3) float64.
+        sides: True length, width and height, metres, (T, 3).
         cells: The same as the board rounds them, centimetres, see `board_cells`.
     """
 
     unit = "cm"
 
     def __init__(self, sides: np.ndarray, cells: np.ndarray) -> None:
-        self.sides = sides
-        self.cells = cells
+        self.sides = sides.astype(np.float64)
+        self.cells = cells.astype(np.float64)
 
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
@@ -89,12 +90,14 @@ class BoardHeights:
         self.most = round(100 * env.bin.size[2])
         self.heights = np.zeros(env.bin.cells, dtype=np.float32)
 
-    def top(self, action: Action, cells: np.ndarray) -> float:
+    def top(self, action: Action, cells: np.ndarray) -> np.floating:
         """Height of the top of a box that is put somewhere, centimetres."""
-        return float(self.heights[self._window(action, cells)].max()) + float(cells[2])
+        # The sum of two numbers of NumPy, in the precision that the board adds them in.
+        top: np.floating = self.heights[self._window(action, cells)].max() + cells[2]
+        return top
 
     def allows(self, action: Action, cells: np.ndarray) -> bool:
-        return self.top(action, cells) <= self.most
+        return bool(self.top(action, cells) <= self.most)
 
     def add(self, action: Action, cells: np.ndarray) -> None:
         self.heights[self._window(action, cells)] = self.top(action, cells)
@@ -108,7 +111,7 @@ class BoardHeights:
 
 
 def read_sequence(path: Path) -> np.ndarray:
-    """Read the sides of boxes, metres, (T, 3) float64.
+    """Read the sides of boxes, metres, (T, 3), in the precision of the file.
 
     The file is a `.pt` of {"data": sizes}, as the board has them, or a `.json` of the same or of the sizes alone. Rows
     of zeros are left out.
@@ -122,17 +125,20 @@ def read_sequence(path: Path) -> np.ndarray:
         with torch.serialization.safe_globals(NUMPY_TYPES):
             read = torch.load(path, weights_only=True)
     sizes = read["data"] if isinstance(read, dict) else read
-    sides = np.array(sizes, dtype=np.float64)
+    sides = sizes.numpy() if isinstance(sizes, torch.Tensor) else np.array(sizes)
+    if not np.issubdtype(sides.dtype, np.floating):
+        sides = sides.astype(np.float64)
     if sides.ndim != 2 or sides.shape[1] != 3 or not np.isfinite(sides).all():
         raise ValueError(f"{path}: sizes must be rows of length, width and height in metres, not {sides.shape}")
     return sides[sides.sum(1) != 0]
 
 
 def board_cells(sides: np.ndarray) -> np.ndarray:
-    """Sides in centimetres as the board rounds them, (T, 3) float64.
+    """Sides in centimetres as the board rounds them, (T, 3).
 
     Length and width are rounded up, and the height to one digit. The quotient is rounded up with its rounding error:
-    0.07 m becomes eight cells. The judge lays boxes out by these numbers, so that it must be the same ones here.
+    0.07 m becomes eight cells in double precision. The judge lays boxes out by these numbers, so that it must be the
+    same ones here.
     """
     cells = np.ceil(sides / CELL_M)
     cells[:, 2] = np.round(sides[:, 2] / CELL_M, 1)

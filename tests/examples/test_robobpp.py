@@ -188,6 +188,25 @@ def load(path: Path, names: tuple[str, ...], space: dict[str, object]) -> None:
     exec(compile(module, str(path), "exec"), space)
 
 
+@pytest.mark.parametrize("form", ["array", "tensor", "lists", "numbers of NumPy", "single precision"])
+def test_sequences_are_read_in_every_form(form: str, folder: Path, tmp_path: Path) -> None:
+    sides = np.array([[0.4, 2.0, 0.5], [0.0, 0.0, 0.0], [0.07, 0.2, 0.125]])
+    forms: dict[str, object] = {"array": sides, "tensor": torch.from_numpy(sides), "lists": sides.tolist()}
+    forms |= {"numbers of NumPy": [tuple(row) for row in sides], "single precision": sides.astype(np.float32)}
+    torch.save({"data": forms[form]}, tmp_path / "data_flat_long_5.pt")
+    main = runpy.run_path(str(folder / "main.py"), run_name="main")
+    read = main["read_sequence"](tmp_path / "data_flat_long_5.pt")
+    assert read == pytest.approx(sides[[0, 2]], abs=1e-7)
+    # In single precision the quotient of 0.07 and 0.01 is 7.
+    side = 7 if form == "single precision" else 8
+    assert main["board_cells"](read) == pytest.approx(np.array([[40, 200, 50], [side, 20, 12.5]]))
+
+
+def test_file_without_sizes_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="sizes"):
+        run_on(folder, tmp_path, [[1.0, 1.0]])
+
+
 def test_box_that_the_board_rounds_up_takes_its_cells(folder: Path, tmp_path: Path) -> None:
     # 0.07 / 0.01 is above 7 by a rounding error: 15 of 16 boxes of eight cells lie along 120 cm.
     boxes = [[2.5, 0.07, 0.6]] * 16
