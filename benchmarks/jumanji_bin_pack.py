@@ -4,7 +4,7 @@
 
 Each instance is a container of 5,870 × 2,330 × 2,200 mm that `RandomGenerator` cuts into boxes, so that a perfect
 packing exists. All boxes are known, and none may be turned. Instance i is that of `PRNGKey(i)`. Every plan is checked
-in whole millimetres, and played in Jumanji's environment, whose own measure of the filled volume is kept. A run with
+in whole micrometres, and played in Jumanji's environment, whose own measure of the filled volume is kept. A run with
 the same output goes on where it stopped. Jumanji comes with the extra `peers`.
 """
 
@@ -42,6 +42,8 @@ from torchrl_gpu.system.console import progress
 # Length, width and height, millimetres.
 CONTAINER = (5870, 2330, 2200)
 VOLUME = CONTAINER[0] * CONTAINER[1] * CONTAINER[2]
+# `pack` centres what stands on a load, by halves of a millimetre, so that millimetres would not be exact.
+UM_PER_MM = 1000
 # Divides all three sides. Blocks need no cells, but boxes are tested on them whether they fit at all.
 _CELL_MM = 10
 _INSTANCES_A_WRITE = 10
@@ -53,8 +55,8 @@ class BinPlan:
 
     Attributes:
         box: Numbers in the instance, (P,) int64.
-        corner: Lower corners, millimetres, (P, 3) int64.
-        sides: Along x, y and z, millimetres, (P, 3) int64.
+        corner: Lower corners, micrometres, (P, 3) int64.
+        sides: Along x, y and z, micrometres, (P, 3) int64.
     """
 
     box: np.ndarray
@@ -64,7 +66,9 @@ class BinPlan:
     @property
     def filled(self) -> float:
         """Share of the container's volume."""
-        return int(self.sides.prod(1).sum()) / VOLUME
+        # Cubic micrometres of a container are too many for 64 bits.
+        millimetres = self.sides // UM_PER_MM
+        return int(millimetres.prod(1).sum()) / VOLUME
 
 
 class Jumanji:
@@ -103,7 +107,7 @@ class Jumanji:
         lowest_first = np.lexsort((plan.corner[:, 0], plan.corner[:, 1], plan.corner[:, 2]))
         waiting = lowest_first.tolist()
         while waiting:
-            corners = _columns(step.observation.ems, "x1", "y1", "z1")
+            corners = _columns(step.observation.ems, "x1", "y1", "z1") * UM_PER_MM
             allowed = np.asarray(step.observation.action_mask)
             action = None
             for box in waiting:
@@ -156,27 +160,31 @@ def fullest_bin(placed: Placements) -> BinPlan:
     """The fullest container of a plan, from its corner."""
     volume = np.bincount(placed.pallet, weights=placed.sides.prod(1))
     mine = placed.rows(placed.pallet == volume.argmax())
-    # Plans stand in the middle of a pallet, by halves of a millimetre.
+    # A load that leaves room stands in the middle of its pallet.
     corner = mine.corner - mine.corner.min(0)
-    return BinPlan(mine.box, _millimetres(corner), _millimetres(mine.sides))
+    return BinPlan(mine.box, _micrometres(corner), _micrometres(mine.sides))
 
 
-def _millimetres(lengths: np.ndarray) -> np.ndarray:
-    return np.round(1000 * lengths).astype(np.int64)
+def _micrometres(lengths: np.ndarray) -> np.ndarray:
+    return np.round(1_000_000 * lengths).astype(np.int64)
 
 
 def check(plan: BinPlan, sizes: np.ndarray) -> None:
-    """Check a plan against the rules of BinPack, in whole millimetres.
+    """Check a plan against the rules of BinPack.
+
+    Args:
+        plan: Of one container.
+        sizes: Of the boxes of the instance, millimetres, (B, 3).
 
     Raises:
         ValueError: A box is placed twice, turned, outside the container or inside another box.
     """
     if len(np.unique(plan.box)) < len(plan.box):
         raise ValueError("plan: a box is placed twice")
-    if (plan.sides != sizes[plan.box]).any():
+    if (plan.sides != sizes[plan.box] * UM_PER_MM).any():
         raise ValueError("plan: a box is turned")
     upper = plan.corner + plan.sides
-    if (plan.corner < 0).any() or (upper > CONTAINER).any():
+    if (plan.corner < 0).any() or (upper > np.array(CONTAINER) * UM_PER_MM).any():
         raise ValueError("plan: a box is outside the container")
     overlaps = (plan.corner[:, None] < upper) & (plan.corner < upper[:, None])
     pairs = np.triu(overlaps.all(2), 1)
@@ -214,7 +222,7 @@ def push_into_corner(plan: BinPlan) -> BinPlan:
 
 
 def _first_free(corner: np.ndarray, sides: np.ndarray, box: int, axis: int) -> int:
-    """Least coordinate that a box can be pushed to along an axis, millimetres."""
+    """Least coordinate that a box can be pushed to along an axis, micrometres."""
     upper = corner + sides
     across = [other for other in range(3) if other != axis]
     starts_before = corner[:, across] < upper[box, across]

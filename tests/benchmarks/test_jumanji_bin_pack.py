@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from benchmarks import jumanji_bin_pack
-from benchmarks.jumanji_bin_pack import CONTAINER, SEARCHES, BinPlan, Jumanji, check, hanging, push_into_corner
+from benchmarks.jumanji_bin_pack import (
+    CONTAINER,
+    SEARCHES,
+    UM_PER_MM,
+    BinPlan,
+    Jumanji,
+    check,
+    hanging,
+    push_into_corner,
+)
 
 LENGTH, WIDTH, HEIGHT = CONTAINER
 
@@ -30,8 +39,8 @@ def cut_container(seed: int, cuts: int) -> np.ndarray:
 
 
 def plan_of(*rows: tuple[int, ...]) -> BinPlan:
-    """A plan of rows of x, y, z and three sides."""
-    values = np.array(rows, dtype=np.int64)
+    """A plan of rows of x, y, z and three sides, millimetres."""
+    values = np.array(rows, dtype=np.int64) * UM_PER_MM
     return BinPlan(np.arange(len(rows)), values[:, :3], values[:, 3:])
 
 
@@ -68,18 +77,19 @@ def test_container_cut_into_few_boxes_is_filled_again(search: str) -> None:
 def test_box_inside_another_or_outside_is_a_fault(row: tuple[int, ...], fault: str) -> None:
     plan = plan_of((0, 0, 0, 100, 100, 100), row)
     with pytest.raises(ValueError, match=fault):
-        check(plan, plan.sides)
+        check(plan, plan.sides // UM_PER_MM)
 
 
 def test_boxes_that_touch_are_no_fault_and_turned_or_doubled_ones_are() -> None:
     plan = plan_of((0, 0, 0, 100, 200, 100), (100, 0, 0, 100, 200, 100), (0, 0, 100, 100, 200, 100))
-    check(plan, plan.sides)
-    turned = plan.sides[:, [1, 0, 2]]
+    sizes = plan.sides // UM_PER_MM
+    check(plan, sizes)
+    turned = sizes[:, [1, 0, 2]]
     with pytest.raises(ValueError, match="turned"):
         check(plan, turned)
     twice = BinPlan(np.array([0, 1, 1]), plan.corner, plan.sides)
     with pytest.raises(ValueError, match="twice"):
-        check(twice, plan.sides)
+        check(twice, sizes)
 
 
 def test_box_in_the_air_or_on_an_edge_hangs() -> None:
@@ -91,7 +101,19 @@ def test_box_in_the_air_or_on_an_edge_hangs() -> None:
 
 def test_boxes_are_pushed_until_each_meets_a_neighbour_or_a_wall() -> None:
     pushed = push_into_corner(plan_of((300, 40, 7, 100, 100, 100), (500, 60, 9, 100, 100, 100)))
-    assert pushed.corner.tolist() == [[0, 0, 0], [100, 0, 0]]
+    assert pushed.corner.tolist() == [[0, 0, 0], [100 * UM_PER_MM, 0, 0]]
+
+
+def test_plan_by_halves_of_a_millimetre_is_checked_exactly() -> None:
+    sizes = np.array([[LENGTH, WIDTH, 100], [101, 200, 100], [100, 200, 100]])
+    # The two upper boxes touch, and begin at half a millimetre.
+    corner = np.array([[0, 0, 0], [100_500, 0, 100_000], [201_500, 0, 100_000]])
+    plan = BinPlan(np.arange(3), corner, sizes * UM_PER_MM)
+    check(plan, sizes)
+    assert push_into_corner(plan).corner[1:, 0].tolist() == [0, 101_000]
+    corner[2, 0] -= 1
+    with pytest.raises(ValueError, match="overlap"):
+        check(plan, sizes)
 
 
 def test_rows_are_measured_and_kept(
@@ -118,5 +140,5 @@ def test_plan_is_played_in_jumanji_to_the_share_that_it_fills() -> None:
     result = jumanji_bin_pack.measure(jumanji, "blocks", 128, seed=1)
     assert result["played"] == pytest.approx(result["filled"], abs=1e-5)
     # A box above the floor has no empty maximal space with its corner.
-    alone = BinPlan(np.array([0]), np.array([[0, 0, 1]]), sizes[:1])
+    alone = BinPlan(np.array([0]), np.array([[0, 0, 1]]), sizes[:1] * UM_PER_MM)
     assert jumanji.play(1, alone) == 0
