@@ -98,9 +98,10 @@ class Jumanji:
 
         An action puts a box into the lower corner of an empty maximal space. In a plan that is pushed into the corner
         every box has a neighbour or a wall on its three lower sides, so that such a space exists once those are placed.
+        Only where some boxes wait for one another in a ring is there no first one.
 
         Returns:
-            Share of the volume that Jumanji counts as filled; less than the plan's where a box has no such space.
+            Share of the volume that Jumanji counts as filled; less than the plan's where boxes are left in a ring.
         """
         state, step = self._reset(self._key(seed))
         item = np.flatnonzero(np.asarray(state.items_mask))[plan.box]
