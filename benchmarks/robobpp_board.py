@@ -154,23 +154,33 @@ def math_rows(printed: JsonObject, data: str, evaluation: JsonObject) -> list[Js
     return sorted(rows, key=lambda row: -row["composite"])
 
 
-def physics_rows(printed: JsonObject, runs: JsonObject) -> list[JsonObject]:
+def physics_rows(printed: JsonObject, runs: JsonObject, decisions: Mapping[tuple[str, str], float]) -> list[JsonObject]:
     """Bound the composite of each run with at least 30 pallets in PyBullet.
 
-    Occupancy and decision times were not measured there, and the board takes shifts of collapsed pallets when they
-    have collapsed, which those runs do not. Such metrics count as the worst and as the best of the printed rows.
+    Decision times are those of the same policy in the Math Pack, and not known of policies that ask an engine. The
+    board takes shifts of collapsed pallets when they have collapsed, which those runs do not. What is not known counts
+    as the worst and as the best of the printed rows.
+
+    Args:
+        printed: Figures of the board.
+        runs: Of `robobpp_physics`.
+        decisions: Seconds of a decision, by data and policy.
     """
     rows = []
     for name, run in runs.items():
         found = [pallet["bullet"] for pallet in run.values() if "bullet" in pallet]
         if len(found) < 30:
             continue
-        data = name.split(" / ")[0]
+        data, policy = name.split(" / ")[:2]
         others = printed["means"]["physics"][data]
         measured = {
             "utilization": fmean(each["utilization"] for each in found),
             "static": fmean(each["static_stability"] for each in found),
         }
+        if all("occupancy" in each for each in found):
+            measured["occupancy"] = fmean(each["occupancy"] for each in found)
+        if "rehearsed" not in name and (data, policy) in decisions:
+            measured["decision_s"] = decisions[data, policy]
         collapsed = sum(each["collapsed"] for each in found)
         if not collapsed:
             measured["local_m"] = fmean(each["local_mean_m"] for each in found)
@@ -186,6 +196,17 @@ def physics_rows(printed: JsonObject, runs: JsonObject) -> list[JsonObject]:
         row = {"run": name, "pallets": len(found), "collapsed": collapsed, **measured}
         rows.append(row | {"composite": [low, high], "place": [first, last]})
     return rows
+
+
+def decision_times(evaluations: Mapping[str, JsonObject]) -> dict[tuple[str, str], float]:
+    """Return seconds of a decision in the Math Pack, by data and policy."""
+    names = {"deepest bottom left": "dbl", "least surface area": "lsah", "heightmap minimisation": "hm"}
+    found = {}
+    for data, evaluation in evaluations.items():
+        for policy in evaluation["policies"]:
+            name = policy["policy"].removeprefix("pretrained ")
+            found[data, names.get(name, name)] = policy["decision_alone_ms"] / 1000
+    return found
 
 
 def main() -> None:
@@ -207,7 +228,11 @@ def main() -> None:
     runs = json.loads((RESULTS / "robobpp_physics.json").read_text(encoding="utf-8"))["runs"]
     result: JsonObject = {"benchmark": "robobpp_board", "machine": machine.describe(torch.device("cpu"))}
     result |= {"cases": of_board["sequences"]["cases"], "released": released, "boxes": boxes}
-    result |= {"means": means_by_rows(printed, of_board), "math": math, "physics": physics_rows(printed, runs)}
+    result |= {
+        "means": means_by_rows(printed, of_board),
+        "math": math,
+        "physics": physics_rows(printed, runs, decision_times(evaluations)),
+    }
     write_json(args.output, result)
 
 

@@ -47,6 +47,8 @@ HZ = 240
 GRAVITY = 9.8
 MASS_KG = 0.5
 FRICTION = 1.0
+# Side of a cell of the plans.
+CELL_M = 0.01
 # A box takes its cells times this: a gap of 0.2 mm a centimetre.
 LAYOUT = 1.02
 SLAB_M = 0.002
@@ -99,6 +101,21 @@ class Pallet(NamedTuple):
     def utilization(self, number: int) -> float:
         """Share of the container that the first boxes fill."""
         return float(sum(np.prod(box.sides) for box in self.boxes[:number]) / np.prod(self.size))
+
+    def occupancy(self, number: int) -> float:
+        """Occupancy of the plan, the mean over its first placements.
+
+        After each one it is the packed volume over the volume under the heightmap, in cells of 1 cm.
+        """
+        heightmap = np.zeros([round(side / CELL_M) for side in self.size[:2]])
+        packed = total = 0.0
+        for box in self.boxes[:number]:
+            x, y = np.round(np.array(box.corner[:2]) / CELL_M).astype(int)
+            length, width = np.round(np.array(box.cells) / CELL_M).astype(int)
+            heightmap[x : x + length, y : y + width] = box.corner[2] + box.sides[2]
+            packed += float(np.prod(box.sides))
+            total += packed / (float(heightmap.sum()) * CELL_M**2)
+        return total / number if number else 0.0
 
     def target(self, box: Box) -> np.ndarray:
         """Return the middle of a box's cells as packsim lays them out, metres, (2,).
@@ -508,6 +525,9 @@ def _carry_out(
         found = ENGINES[engine](pallet)
         utilization = pallet.utilization(found["placed"])
         row[engine] = found | {"utilization": utilization, "seconds": time.perf_counter() - began}
+    for engine in ENGINES:
+        if engine in row:
+            row[engine]["occupancy"] = pallet.occupancy(row[engine]["placed"])
     return name, i, row
 
 

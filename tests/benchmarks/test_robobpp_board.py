@@ -72,15 +72,23 @@ def test_printed_means_are_those_of_the_printed_cases() -> None:
 def test_missing_metrics_bound_the_composite_of_a_physics_run() -> None:
     found = {"utilization": 0.5, "static_stability": 0.3, "local_mean_m": 0.02, "collapsed": False}
     runs = {"boards / ours": {str(number): {"bullet": found} for number in range(30)}, "boards / few": {}}
-    (row,) = robobpp_board.physics_rows(PRINTED, runs)
+    (row,) = robobpp_board.physics_rows(PRINTED, runs, {})
     low, high = row["composite"]
     # Occupancy and decision time are missing.
     assert high - low == pytest.approx(0.29)
     assert row["local_m"] == pytest.approx(0.02)
     fallen = {number: {"bullet": found | {"collapsed": True}} for number in map(str, range(30))}
-    (row,) = robobpp_board.physics_rows(PRINTED, {"boards / ours": fallen})
+    (row,) = robobpp_board.physics_rows(PRINTED, {"boards / ours": fallen}, {})
     assert "local_m" not in row
     assert row["composite"][1] - row["composite"][0] == pytest.approx(0.38)
+    whole = {number: {"bullet": found | {"occupancy": 0.7}} for number in map(str, range(30))}
+    (row,) = robobpp_board.physics_rows(PRINTED, {"boards / ours": whole}, {("boards", "ours"): 0.01})
+    assert row["composite"][0] == row["composite"][1]
+    assert row["place"][0] == row["place"][1]
+    # What asks an engine decides as fast as the engine does.
+    rehearsed = {"boards / ours / rehearsed 8 in bullet": whole}
+    (row,) = robobpp_board.physics_rows(PRINTED, rehearsed, {("boards", "ours"): 0.01})
+    assert row["composite"][1] - row["composite"][0] == pytest.approx(0.10)
 
 
 # -- rules by hand -----------------------------------------------------------------------------------------------------

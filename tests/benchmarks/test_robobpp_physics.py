@@ -34,6 +34,12 @@ def test_boxes_lie_as_packsim_lays_them_out() -> None:
     # 0.2 mm a centimetre between cells, mirrored: (120 − 10 − 20) and (100 − 20) cells of 10.2 mm.
     assert pallet().target(ON_TOP).tolist() == pytest.approx([0.918, 0.816])
     assert pallet(BASE, ON_TOP).utilization(1) == pytest.approx(0.4 * 0.395 * 0.3 / 2.04)
+    first = 0.4 * 0.395 * 0.3 / (0.4 * 0.4 * 0.3)
+    # The second box covers 30 × 40 cells of the first, and as many beside 10 × 40 of the floor.
+    both = (0.4 * 0.395 * 0.3 + 0.4 * 0.4 * 0.3) / (0.1 * 0.4 * 0.3 + 0.4 * 0.4 * 0.6)
+    assert pallet(BASE, ON_TOP).occupancy(1) == pytest.approx(first)
+    assert pallet(BASE, ON_TOP).occupancy(2) == pytest.approx((first + both) / 2)
+    assert pallet(BASE).occupancy(0) == 0
 
 
 ENGINES = [

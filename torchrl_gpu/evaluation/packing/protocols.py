@@ -194,7 +194,7 @@ def _means_by_rows(results: PackingResults, occupancy: Tensor, cases: Sequence[B
     """Return means over the cases in training rows, and over those in test rows."""
     means: PlainData = {}
     for split, words in _SPLITS.items():
-        in_split = torch.tensor([case.rows == split for case in cases], device="cpu")
+        in_split = torch.tensor([case.rows == split for case in cases], dtype=torch.bool, device="cpu")
         if not in_split.any():
             continue
         utilization = results.utilization[in_split]

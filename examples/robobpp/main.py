@@ -1,0 +1,257 @@
+"""Places for the boxes of one sequence, as RoboBPP's board wants them.
+
+It writes `action.json`, a list of [rotation, x, y], and `planning_time.json`, seconds for each of them:
+
+python main.py --data occupancy --setting 2 --sequences data_occupancy_0.pt --output result
+
+The names of the options and of the data are those of the board's sample script `code/PCT-port`. Models and rules are
+those of `settings.json` in the folder of this script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy._core import multiarray
+from tensordict import TensorDictBase
+from torchrl.envs.utils import step_mdp
+
+from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items.source import ItemSource, PooledSequences
+from torchrl_gpu.envs.packing.protocols import make_protocol
+from torchrl_gpu.envs.packing.types import Bin, Catalogue
+from torchrl_gpu.policies import AgentSpace, PackingPolicy
+
+HERE = Path(__file__).parent
+# Settings of the board: 1 is Math Pack, 2 is Physics Pack, 3 is Execution Pack.
+PACKS = {1: "math", 2: "physics", 3: "physics"}
+CELL_M = 0.01
+# What a file may name that holds arrays or numbers of NumPy, by the names of NumPy 1 and 2.
+NUMPY_TYPES: list[object] = [np.ndarray, np.dtype]
+NUMPY_TYPES += [type(np.dtype(name)) for name in ("float32", "float64", "int64")]
+for _core in ("core", "_core"):
+    for _name in ("_reconstruct", "scalar"):
+        NUMPY_TYPES.append((getattr(multiarray, _name), f"numpy.{_core}.multiarray.{_name}"))
+
+
+class Action(NamedTuple):
+    """Where a box goes, in cells of one centimetre.
+
+    Attributes:
+        rotation: 1 if it is turned about the vertical, so that its width lies along x; else 0.
+        x, y: Its lowest corner.
+    """
+
+    rotation: int
+    x: int
+    y: int
+
+
+class GivenBoxes(ItemSource):
+    """The boxes of one sequence.
+
+    Args:
+        sides: True length, width and height, metres, (T, 3).
+        cells: The same as the board rounds them, centimetres, see `board_cells`.
+    """
+
+    unit = "cm"
+
+    def __init__(self, sides: np.ndarray, cells: np.ndarray) -> None:
+        self.sides = sides.astype(np.float64)
+        self.cells = cells.astype(np.float64)
+
+    def build(
+        self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
+    ) -> tuple[Catalogue, PooledSequences]:
+        turned = np.stack([self.cells, self.cells[:, [1, 0, 2]]], 1)
+        turned[..., 2] *= CELL_M
+        volume = torch.from_numpy(self.sides.prod(1))
+        catalogue = Catalogue.of_boxes(torch.from_numpy(turned), volume)
+        rows = torch.arange(len(self.sides), device="cpu")[None, :num_items]
+        return catalogue, PooledSequences(rows, in_order=True)
+
+
+class BoardHeights:
+    """Heightmap as the board keeps it: centimetres in single precision.
+
+    The board refuses a box whose top is above the container by a rounding error, and then ends the run. Our own map
+    forgives rounding errors, so that a box which ends exactly at the top has to be checked by the board's arithmetic.
+    """
+
+    def __init__(self, env: PackingEnv) -> None:
+        self.most = round(100 * env.bin.size[2])
+        self.heights = np.zeros(env.bin.cells, dtype=np.float32)
+
+    def top(self, action: Action, cells: np.ndarray) -> np.floating:
+        """Height of the top of a box that is put somewhere, centimetres."""
+        # The sum of two numbers of NumPy, in the precision that the board adds them in.
+        top: np.floating = self.heights[self._window(action, cells)].max() + cells[2]
+        return top
+
+    def allows(self, action: Action, cells: np.ndarray) -> bool:
+        return bool(self.top(action, cells) <= self.most)
+
+    def add(self, action: Action, cells: np.ndarray) -> None:
+        self.heights[self._window(action, cells)] = self.top(action, cells)
+
+    @staticmethod
+    def _window(action: Action, cells: np.ndarray) -> tuple[slice, slice]:
+        length, width = cells[:2].astype(int).tolist()
+        if action.rotation:
+            length, width = width, length
+        return slice(action.x, action.x + length), slice(action.y, action.y + width)
+
+
+def read_sequence(path: Path) -> np.ndarray:
+    """Read the sides of boxes, metres, (T, 3), in the precision of the file.
+
+    The file is a `.pt` of {"data": sizes}, as the board has them, or a `.json` of the same or of the sizes alone. Rows
+    of zeros are left out.
+
+    Raises:
+        ValueError: The file holds no sizes.
+    """
+    if path.suffix == ".json":
+        read = json.loads(path.read_text(encoding="utf-8"))
+    else:
+        with torch.serialization.safe_globals(NUMPY_TYPES):
+            read = torch.load(path, weights_only=True)
+    sizes = read["data"] if isinstance(read, dict) else read
+    sides = sizes.numpy() if isinstance(sizes, torch.Tensor) else np.array(sizes)
+    if not np.issubdtype(sides.dtype, np.floating):
+        sides = sides.astype(np.float64)
+    if sides.ndim != 2 or sides.shape[1] != 3 or not np.isfinite(sides).all():
+        raise ValueError(f"{path}: sizes must be rows of length, width and height in metres, not {sides.shape}")
+    return sides[sides.sum(1) != 0]
+
+
+def board_cells(sides: np.ndarray) -> np.ndarray:
+    """Sides in centimetres as the board rounds them, (T, 3).
+
+    Length and width are rounded up, and the height to one digit. The quotient is rounded up with its rounding error:
+    0.07 m becomes eight cells in double precision. The judge lays boxes out by these numbers, so that it must be the
+    same ones here.
+    """
+    cells = np.ceil(sides / CELL_M)
+    cells[:, 2] = np.round(sides[:, 2] / CELL_M, 1)
+    return cells
+
+
+def pack(sides: np.ndarray, data: str, setting: int) -> tuple[list[Action], list[float]]:
+    """Pack boxes (T, 3), metres, one at a time, until one has no place.
+
+    Args:
+        sides: Of the boxes in their order.
+        data: "time_series", "occupancy" or "flat_long".
+        setting: 1, 2 or 3.
+
+    Returns:
+        Actions, and the seconds from the moment that a box is seen until its place is known.
+    """
+    chosen = json.loads((HERE / "settings.json").read_text(encoding="utf-8"))[data]
+    cells = board_cells(sides)
+    number = _num_fitting(cells, chosen["container_cm"])
+    if number == 0:
+        return [], []
+    begin = time.perf_counter()
+    env = _make_env(sides[:number], cells[:number], chosen["protocol"], chosen[PACKS[setting]]["rule"])
+    model = HERE / chosen[PACKS[setting]]["model"]
+    policy = PackingPolicy.from_pretrained(model, "cpu", space=AgentSpace.of(env))
+    # The first call takes longer: memory is found, and kernels are chosen.
+    policy(env.reset())
+    print(f"model and environment: {time.perf_counter() - begin:.2f} s")
+    actions = []
+    times = []
+    with torch.no_grad():
+        for action, seconds in _decisions(env, policy, cells):
+            actions.append(action)
+            times.append(seconds)
+    return actions, times
+
+
+def _num_fitting(cells: np.ndarray, container: list[int]) -> int:
+    """Number of boxes before the first that fits the empty container in no turn."""
+    straight = (cells <= container).all(1)
+    turned = (cells[:, [1, 0, 2]] <= container).all(1)
+    return int(np.cumprod(straight | turned).sum())
+
+
+def _make_env(sides: np.ndarray, cells: np.ndarray, protocol: str, rule: dict[str, float | str]) -> PackingEnv:
+    return make_protocol(
+        protocol,
+        1,
+        items=GivenBoxes(sides, cells),
+        num_items=len(sides),
+        include=("z_map",),
+        device="cpu",
+        **rule,
+    )
+
+
+def _decisions(env: PackingEnv, policy: PackingPolicy, cells: np.ndarray) -> Iterator[tuple[Action, float]]:
+    """Yield the action for each box, and the seconds that it took."""
+    heights = BoardHeights(env)
+    begin = time.perf_counter()
+    shown = env.reset()
+    for box in cells:
+        action = _choose(env, policy, shown, heights, box)
+        if action is None:
+            return
+        heights.add(action, box)
+        yield action, time.perf_counter() - begin
+        # What the policy sees of the next box is a part of its decision.
+        begin = time.perf_counter()
+        stepped = env.step(shown)
+        if stepped["next", "done"].item():
+            return
+        shown = step_mdp(stepped)
+
+
+def _choose(
+    env: PackingEnv, policy: PackingPolicy, shown: TensorDictBase, heights: BoardHeights, box: np.ndarray
+) -> Action | None:
+    """The policy's best action of those that the board allows.
+
+    It is left in `shown`, too. None if there is none.
+    """
+    while shown["action_mask"].any():
+        index = int(policy(shown)["action"])
+        _, rotation, x, y = np.unravel_index(index, env.action_shape)
+        action = Action(int(rotation), int(x), int(y))
+        if heights.allows(action, box):
+            return action
+        shown["action_mask"][0, index] = False
+    return None
+
+
+def main() -> None:
+    """Read a sequence, pack it, and write both files."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--data", required=True, choices=("time_series", "occupancy", "flat_long"))
+    add("--setting", type=int, default=1, choices=tuple(PACKS), help="1: Math Pack; 2, 3: under gravity")
+    add("--sequences", type=Path, required=True, help="a file, or the folder of data_NAME_NUMBER.pt")
+    add("--test_data_config", type=int, default=0, help="number of the file in that folder")
+    add("--output", type=Path, default=Path(), help="folder of action.json and planning_time.json")
+    args = parser.parse_args()
+    path = args.sequences
+    if path.is_dir():
+        path = path / f"data_{args.data}_{args.test_data_config}.pt"
+    torch.set_num_threads(1)
+    actions, times = pack(read_sequence(path), args.data, args.setting)
+    args.output.mkdir(parents=True, exist_ok=True)
+    (args.output / "action.json").write_text(json.dumps(actions), encoding="utf-8")
+    (args.output / "planning_time.json").write_text(json.dumps(times), encoding="utf-8")
+    print(f"{len(actions)} boxes packed, {1000 * np.mean(times or 0):.1f} ms a box")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""The folder that RoboBPP's board asks for: script, models and how to run them.
+
+python examples/robobpp/make_submission.py robobpp_submission
+
+The board (arXiv 2512.04415) takes a script that reads a sequence of boxes and writes their places, and two models for
+each of its data: one for Math Pack, and one for the packs under gravity. Here both are the same weights, the second
+under the rule `load_bearing`. --model takes weights of your own, as `PackingPolicy.save` writes them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import torch
+
+from torchrl_gpu.envs.packing.protocols import PALLETS
+from torchrl_gpu.policies import PackingPolicy
+from torchrl_gpu.policies.packing.pretrained import FOLDER
+from torchrl_gpu.system import machine
+
+HERE = Path(__file__).parent
+LICENSE = HERE.parents[1] / "LICENSE"
+# The board's names for its data, and ours.
+DATA = {"time_series": "repetitive", "occupancy": "diverse", "flat_long": "boards"}
+# Degrees at which a box may come to lie. In simulation all pallets stood, but for 3 of 30 of boards.
+MAX_TILT = {"repetitive": 4.0, "diverse": 3.0, "boards": 4.0}
+MARGIN_M = 0.03
+PACKS = ("math", "physics")
+SHOWN_VERSIONS = ("torchrl_gpu", "torch", "torchrl", "tensordict", "numpy")
+
+
+def make_folder(folder: Path, models: dict[str, Path]) -> None:
+    """Write the submission into a folder.
+
+    `models` are files by "DATA-PACK", such as "diverse-math"; others come with the package.
+    """
+    (folder / "models").mkdir(parents=True, exist_ok=True)
+    settings = {}
+    for board_name, name in DATA.items():
+        settings[board_name] = _settings(name)
+        for pack in PACKS:
+            model = models.get(f"{name}-{pack}", FOLDER / f"{name}.safetensors")
+            # A file that is no policy is refused here, and not by the board.
+            policy = PackingPolicy.from_pretrained(model, "cpu")
+            policy.save(folder / _model_path(name, pack))
+    (folder / "settings.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+    shutil.copyfile(HERE / "main.py", folder / "main.py")
+    shutil.copyfile(LICENSE, folder / "LICENSE")
+    text = (HERE / "README.md").read_text(encoding="utf-8")
+    (folder / "README.md").write_text(text + _versions(), encoding="utf-8")
+
+
+def _model_path(name: str, pack: str) -> str:
+    return f"models/{name}-{pack}.safetensors"
+
+
+def _settings(name: str) -> dict[str, object]:
+    """Container, rules and models of one of the data."""
+    pallet = PALLETS[name]
+    rule = {"stability": "load_bearing", "margin": MARGIN_M, "max_tilt": MAX_TILT[name]}
+    return {
+        "protocol": name,
+        "container_cm": [round(100 * side) for side in pallet["bin_size"]],
+        "math": {"model": _model_path(name, "math"), "rule": {}},
+        "physics": {"model": _model_path(name, "physics"), "rule": rule},
+    }
+
+
+def _versions() -> str:
+    described = machine.describe(torch.device("cpu"))
+    lines = ["", "## Versions", "", f"Made with {described['system'].rpartition(', ')[2]} and:", ""]
+    lines += [f"- {package} {described['versions'][package]}" for package in SHOWN_VERSIONS]
+    if described["commit"]:
+        lines.append(f"- commit {described['commit']} of torchrl_gpu")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("folder", type=Path, help="of the submission; files there are replaced")
+    add(
+        "--model",
+        nargs="+",
+        default=[],
+        metavar="DATA-PACK=FILE",
+        help="weights of your own: diverse-math=a.safetensors",
+    )
+    args = parser.parse_args()
+    models = {}
+    for each in args.model:
+        name, _, file = each.partition("=")
+        data, _, pack = name.partition("-")
+        if data not in MAX_TILT or pack not in PACKS or not file:
+            parser.error(
+                f"--model must be such as diverse-math=FILE, with {', '.join(MAX_TILT)} and math or physics; got {each}"
+            )
+        models[name] = Path(file)
+    make_folder(args.folder, models)
+    print(f"Written: {args.folder}/main.py, settings.json, models, README.md")
+
+
+if __name__ == "__main__":
+    main()
