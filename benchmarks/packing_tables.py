@@ -170,6 +170,24 @@ def containers(result: JsonObject) -> Lines:
     return lines
 
 
+def bin_pack(result: JsonObject) -> Lines:
+    """Share of the containers of Jumanji's BinPack that each search fills.
+
+    The result is that of `benchmarks/jumanji_bin_pack.py`.
+    """
+    lines = [["by", "tries", "filled, %", "full", "least, %", "boxes left", "s an instance"]]
+    for row in result["rows"]:
+        left = row["boxes left"]
+        filled = torch.tensor(row["filled"], dtype=torch.float64)
+        mean = f"{100 * float(filled.mean()):.2f} ± {100 * float(standard_error(filled) or 0):.2f}"
+        full = f"{left.count(0)} of {len(left)}"
+        seconds = sum(row["seconds"]) / len(left)
+        least = f"{100 * float(filled.min()):.1f}"
+        cells = [mean, full, least, f"{sum(left) / len(left):.2f}", f"{seconds:.2f}"]
+        lines.append([f"`{row['search']}`", f"{row['tries']:,}", *cells])
+    return lines
+
+
 def _mean(shares: Sequence[float]) -> str:
     if len(shares) == 1:
         return f"{100 * shares[0]:.1f}"
@@ -188,6 +206,7 @@ TABLES: dict[str, Callable[[JsonObject], Lines]] = {
     "protocols": protocols,
     "physics pack": physics_pack,
     "first containers": containers,
+    "bin pack": bin_pack,
     "board cases": board_cases,
     "board means": board_means,
     "board ranks": board_ranks,

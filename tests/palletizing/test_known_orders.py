@@ -174,6 +174,13 @@ def test_cells_never_cost_a_box_that_fits() -> None:
     assert boxes_lost(sizes, Pallet(1.2, 0.8, 1.5, cell=0.01)) == 0
 
 
+def test_fixed_box_as_wide_as_the_pallet_is_planned(tmp_path: Path) -> None:
+    # Cells of 25 mm would cost little of the floor, and the box fits them only turned.
+    plans = planned(tmp_path, "A,a,500,2330,500,1,5,", pallet="5870x2330x2200mm", turns="fixed")
+    assert plans.reasons == [""]
+    assert len(plans.placed.box) == 1
+
+
 def test_free_column_that_tips_on_the_road_is_told(tmp_path: Path) -> None:
     tower = planned(tmp_path, "A,a,300,200,250,5,5,", pallet="400x300mm")
     assert "wrap 1 of 1 pallets" in tower.told

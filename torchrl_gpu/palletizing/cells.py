@@ -37,24 +37,32 @@ def floor_used(sizes: Tensor, pallet: Pallet) -> float:
     return float(bottom.prod(1).sum() / taken.prod(1).sum()) * min(1.0, cells_share)
 
 
-def _num_fitting(bases: Tensor, length: float, width: float) -> int:
-    """Number of bases (B, 2) that fit a rectangle, turned or not."""
+def _num_fitting(bases: Tensor, length: float, width: float, *, may_turn: bool) -> int:
+    """Number of bases (B, 2) that fit a rectangle."""
     straight = (bases[:, 0] <= length) & (bases[:, 1] <= width)
+    if not may_turn:
+        return int(straight.sum())
     turned = (bases[:, 1] <= length) & (bases[:, 0] <= width)
     return int((straight | turned).sum())
 
 
-def boxes_lost(sizes: Tensor, pallet: Pallet) -> int:
-    """Number of boxes (B, 3), metres, that fit a pallet and do not fit its cells."""
+def boxes_lost(sizes: Tensor, pallet: Pallet, *, may_turn: bool = True) -> int:
+    """Number of boxes that fit a pallet and do not fit its cells.
+
+    Args:
+        sizes: Of the boxes, metres, (B, 3).
+        pallet: With its cells.
+        may_turn: Whether boxes may be turned about the vertical.
+    """
     bottom = sizes[:, :2] + pallet.gap
     more = 2 * pallet.overhang + pallet.gap + ROUNDING
-    fitting = _num_fitting(bottom, pallet.length + more, pallet.width + more)
+    fitting = _num_fitting(bottom, pallet.length + more, pallet.width + more, may_turn=may_turn)
     taken = (bottom / pallet.cell - ROUNDING).ceil()
     x, y = pallet.cells
-    return fitting - _num_fitting(taken, x, y)
+    return fitting - _num_fitting(taken, x, y, may_turn=may_turn)
 
 
-def choose_cell(sizes: Tensor, pallet: Pallet, unit: str) -> tuple[float, str]:
+def choose_cell(sizes: Tensor, pallet: Pallet, unit: str, *, may_turn: bool = True) -> tuple[float, str]:
     """Choose the largest cell that costs little of the floor.
 
     It costs at most `MOST_LOSS` more than the best. The smallest cell would always be the best, but the time of a step
@@ -65,6 +73,7 @@ def choose_cell(sizes: Tensor, pallet: Pallet, unit: str) -> tuple[float, str]:
         sizes: Of the boxes, metres, (B, 3).
         pallet: With any cells.
         unit: Of the line, one of `LENGTHS`.
+        may_turn: Whether boxes may be turned about the vertical.
 
     Returns:
         Side of the cell, metres, and a line about what it costs.
@@ -80,7 +89,7 @@ def choose_cell(sizes: Tensor, pallet: Pallet, unit: str) -> tuple[float, str]:
         if x * y > _MOST_CELLS and used_by_cell:
             continue
         # A box that no longer fits is worse than any loss of room.
-        used = floor_used(sizes, tried) - boxes_lost(sizes, tried)
+        used = floor_used(sizes, tried) - boxes_lost(sizes, tried, may_turn=may_turn)
         used_by_cell[tried.cell] = used
         if x * y <= _FEW_CELLS:
             few[tried.cell] = used

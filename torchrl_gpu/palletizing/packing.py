@@ -121,7 +121,7 @@ def pack(
     boxes = boxes_of(found)
     cell_note = ""
     if cell is None:
-        cell_m, cell_note = choose_cell(boxes.sizes, chosen, found.own_unit)
+        cell_m, cell_note = choose_cell(boxes.sizes, chosen, found.own_unit, may_turn=turns != "fixed")
     else:
         cell_m = metres("cell", cell, above=0.0)
     chosen = replace(chosen, cell=cell_m)
