@@ -11,7 +11,7 @@ import pytest
 
 from tests.palletizing.test_packing import check_laws
 from torchrl_gpu.cli.packing import pack as command
-from torchrl_gpu.palletizing import PalletPlans, known_orders, pack
+from torchrl_gpu.palletizing import PalletPlans, blocks, known_orders, pack
 from torchrl_gpu.palletizing.cells import boxes_lost
 from torchrl_gpu.palletizing.packer import Packer, Pallet
 from torchrl_gpu.palletizing.packing import boxes_of
@@ -298,6 +298,27 @@ def test_heavy_boxes_stand_on_no_light_ones_where_that_takes_no_more_pallets(
     assert "half as heavy" not in careful.told
 
 
+def test_last_boxes_go_on_other_pallets_if_these_are_packed_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = mixed_rows(seed=0, kinds=20, boxes=50)
+    again = planned(tmp_path, *rows, tries=8)
+    monkeypatch.setattr(blocks, "_MOST_AGAIN", 1)
+    at_first = planned(tmp_path, *rows, tries=8)
+    assert num_pallets(again) == 1 < num_pallets(at_first)
+    assert len(again.placed.box) == len(at_first.placed.box)
+
+
+def test_look_ahead_fills_what_tries_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = mixed_rows(seed=3, kinds=12, boxes=60)
+    ahead = planned(tmp_path, *rows, tries=8)
+    # As with more kinds: all tries, and none of them looks ahead.
+    monkeypatch.setattr(blocks, "_KINDS_OF_LOOK_AHEAD", 0)
+    greedy = planned(tmp_path, *rows, tries=8)
+    assert num_pallets(ahead) == 1 < num_pallets(greedy)
+    assert len(ahead.placed.box) == len(greedy.placed.box)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_any_side_up_takes_no_more_pallets_than_the_listed_one(seed: int, tmp_path: Path) -> None:
     rows = mixed_rows(seed, kinds=8, boxes=80)
@@ -313,7 +334,7 @@ def test_better_plan_of_each_order_is_taken(tmp_path: Path) -> None:
     many = planned(tmp_path, *rows, height=800)
     prepared = Packer(few.pallet, device="cpu").prepare(boxes_of(few.found))
     for one, other in ((few, many), (many, few)):
-        better = known_orders.better_of_each_order(one.placed, other.placed, prepared)
+        better = known_orders.better_of_each_order(one.placed, other.placed, prepared, few.pallet)
         assert better.box.tolist() == few.placed.box.tolist()
     lacks = few.placed.rows(few.placed.order == 0)
-    assert len(known_orders.better_of_each_order(lacks, few.placed, prepared).box) == 100
+    assert len(known_orders.better_of_each_order(lacks, few.placed, prepared, few.pallet).box) == 100

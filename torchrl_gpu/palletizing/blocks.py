@@ -17,46 +17,40 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from torchrl_gpu.palletizing.block_choice import (
-    LARGE_FIRST,
-    FillableLengths,
-    Options,
-    Taste,
-    find_options,
-    worth_of,
-)
-from torchrl_gpu.palletizing.block_kinds import PER_METRE, Block, BlockBoxes, Kinds, kinds_of, placements_of, unfold
-from torchrl_gpu.palletizing.block_weights import BlockWeights
-from torchrl_gpu.palletizing.column_loads import ColumnLoads
-from torchrl_gpu.palletizing.flat_tops import FlatTops, Rectangle
+from torchrl_gpu.palletizing.block_choice import FillableLengths, Taste
+from torchrl_gpu.palletizing.block_filling import MOST_KINDS, Filling, Load, Task
+from torchrl_gpu.palletizing.block_kinds import PER_METRE, Block, kinds_of, placements_of
 from torchrl_gpu.palletizing.layered import StartingPile
 from torchrl_gpu.palletizing.packer import Packer
-from torchrl_gpu.palletizing.pallet import Pallet
 from torchrl_gpu.palletizing.plan import Placements
 from torchrl_gpu.palletizing.prepared_boxes import PreparedBoxes
-from torchrl_gpu.palletizing.scores import ROAD_G, most_slender_column, presses_on_lighter
 
 # Rules that are satisfied by a box on a flat top that holds most of its base.
 RULES = ("none", "support", "com", "load_bearing")
 # Tries of each pallet by default: as many as an order of so many kinds has time for.
 _MOST_TRIES = 128
-_TRIES_TIMES_KINDS = 10_000
+_TRIES_TIMES_KINDS = 8_000
 # Tries after the first one that leaves no box: the lowest and steadiest of them is kept.
 _TRIES_OF_LAST = 64
 # Height that the next of them may have, as a share of the best one's.
 _LOWER = 0.97
-# Kinds that a try chooses from. Of more it draws so many, and sees the others once these fit no more.
-_MOST_KINDS = 1000
 # Share of the tries that vary what was best for a pallet before.
 _REPEATED = 0.5
-# Choices that turn out not to stand before a pallet is closed.
-_MOST_REFUSED = 200
-_ROUNDING = 1e-6
-# Share of a load's worth that a free column costs, and one that each box on a much lighter one does.
-_LOOSE = 0.03
-_PRESSES = 0.002
-# What all of these cost at most.
-_MOST_PRESSES = 0.01
+# Last pallets that are packed anew at most to take one less, and the share of the others' room that may be filled then.
+_MOST_AGAIN = 5
+_FILLED_AGAIN = 0.92
+# Of a pallet, what counts as a few last boxes, and how often they are tried to be put on the others.
+_FEW_LEFT = 0.1
+_TIMES_AGAIN = 6
+# Kinds of an order up to which some of the tries make room for a look ahead, and the share that stays. With more kinds
+# there are too few tries.
+_KINDS_OF_LOOK_AHEAD = 100
+_TRIED_AT_FIRST = 0.4
+# Blocks that a look ahead tries in each step, and loads that it goes on from.
+_BRANCHES = 4
+_BEAM = 2
+# Placements of a look ahead, in terms of those of the tries before it.
+_TIMES_PLACED = 2
 
 
 def is_for(packer: Packer) -> bool:
@@ -93,7 +87,57 @@ def pack_blocks(
     """
     if not len(boxes):
         return Placements.join([])
-    kinds = kinds_of(packer, prepared, boxes)
+    order = _Order(packer, prepared, tries, spares_light=spares_light)
+    plan = _fill_in_turn(order, boxes, seed, start, report)
+    can_be_spared = len(plan.box) == len(boxes) and start is None
+    return _spare_last_pallet(order, plan, seed) if can_be_spared else plan
+
+
+@dataclass(frozen=True)
+class _Order:
+    """How an order is packed, see `pack_blocks`."""
+
+    packer: Packer
+    prepared: PreparedBoxes
+    tries: int | None
+    spares_light: bool
+
+
+def _spare_last_pallet(order: _Order, plan: Placements, seed: int) -> Placements:
+    """Pack the boxes of the last pallets anew, if that may take one pallet less.
+
+    Each pallet takes what suits it, and what suits none is left for the last ones.
+    """
+    pallet = order.packer.pallet
+    room = (pallet.length + 2 * pallet.overhang) * (pallet.width + 2 * pallet.overhang) * pallet.height
+    pallets = int(plan.pallet.max()) + 1
+    filled = np.bincount(plan.pallet, weights=plan.sides.prod(1)) / room
+    times = _TIMES_AGAIN if filled[-1] < _FEW_LEFT else 1
+    for number in range(2, min(pallets, _MOST_AGAIN) + 1):
+        first = pallets - number
+        if filled[first:].sum() > _FILLED_AGAIN * (number - 1):
+            continue
+        kept = plan.rows(plan.pallet < first)
+        boxes = np.sort(plan.box[plan.pallet >= first])
+        for again_seed in range(seed + 1, seed + 1 + times):
+            again = _fill_in_turn(order, boxes, again_seed, None, lambda boxes: None)
+            is_whole = len(again.box) == len(boxes)
+            if is_whole and int(again.pallet.max()) + 1 < number:
+                more = again._replace(pallet=again.pallet + first, step=again.step + len(kept.box))
+                return Placements.join([kept, more])
+    return plan
+
+
+def _fill_in_turn(
+    order: _Order,
+    boxes: np.ndarray,
+    seed: int,
+    start: StartingPile | None,
+    report: Callable[[int], None],
+) -> Placements:
+    """Fill one pallet after the other, each from what those before it left."""
+    packer = order.packer
+    kinds = kinds_of(packer, order.prepared, boxes)
     generator = np.random.default_rng(seed)
     left = kinds.count()
     served = np.zeros_like(left)
@@ -104,8 +148,16 @@ def pack_blocks(
     while left.any():
         lengths = FillableLengths.of(packer.pallet, kinds, left)
         needs_support = packer.bin.stability != "none"
-        task = _Task(packer.pallet, kinds, left, lengths, start, needs_support=needs_support, spares_light=spares_light)
-        load = _fill(task, tries or _tries_for(left), tastes, generator)
+        task = Task(
+            packer.pallet,
+            kinds,
+            left,
+            lengths,
+            start,
+            needs_support=needs_support,
+            spares_light=order.spares_light,
+        )
+        load = _fill(task, order.tries or _tries_for(left), tastes, generator)
         # What fits no empty pallet here would keep the loop for ever.
         if not load.blocks and start is None:
             break
@@ -121,55 +173,22 @@ def pack_blocks(
 
 
 def _tries_for(left: np.ndarray) -> int:
-    kinds = min(int((left > 0).sum()), _MOST_KINDS)
+    kinds = min(int((left > 0).sum()), MOST_KINDS)
     return min(_MOST_TRIES, _TRIES_TIMES_KINDS // kinds)
 
 
-@dataclass(frozen=True)
-class _Task:
-    """A pallet to fill.
+def _fill(task: Task, tries: int, tastes: list[Taste], generator: np.random.Generator) -> Load:
+    """Fill a pallet many times, and return the best load.
 
-    Attributes:
-        pallet: Its size.
-        kinds: Of the order.
-        left: Boxes of each kind that wait, (K,) int64.
-        lengths: Of these boxes.
-        start: What is on the pallet, None for nothing.
-        needs_support: Whether boxes must stand.
-        spares_light: Whether no box stands on a much lighter one.
+    Its taste is added to `tastes`.
     """
-
-    pallet: Pallet
-    kinds: Kinds
-    left: np.ndarray
-    lengths: FillableLengths
-    start: StartingPile | None
-    needs_support: bool
-    spares_light: bool
-
-
-@dataclass(frozen=True)
-class _Load:
-    """What a try put on a pallet.
-
-    Attributes:
-        blocks: In the sequence in which they were placed.
-        left: Boxes of each kind that are left, (K,) int64.
-        top: Height of the load, nanometres.
-        rank: The least of which is the best load.
-    """
-
-    blocks: list[Block]
-    left: np.ndarray
-    top: int
-    rank: tuple[float, ...]
-
-
-def _fill(task: _Task, tries: int, tastes: list[Taste], generator: np.random.Generator) -> _Load:
-    """Fill a pallet many times, return the best load, and add its taste to `tastes`."""
-    best: _Load | None = None
+    looks_ahead = int((task.left > 0).sum()) <= _KINDS_OF_LOOK_AHEAD
+    if looks_ahead:
+        tries = math.ceil(_TRIED_AT_FIRST * tries)
+    best: Load | None = None
     best_taste: Taste | None = None
     after_first = 0
+    placed = 0
     ceiling = round(task.pallet.height * PER_METRE)
     for _ in range(tries):
         # The best load so far of this pallet, too, shows what to like.
@@ -178,11 +197,12 @@ def _fill(task: _Task, tries: int, tastes: list[Taste], generator: np.random.Gen
             taste = earlier[int(generator.integers(len(earlier)))].vary(generator)
         else:
             taste = Taste.draw(generator)
-        load = _Filling(task, taste, generator, ceiling).fill(math.inf if best is None else best.rank[1])
+        load = Filling(task, taste, generator, ceiling).fill(math.inf if best is None else best.rank[1])
+        placed += len(load.blocks)
         if best is None or load.rank < best.rank:
             best = load
             best_taste = taste
-            is_steady = not load.left.any() and load.rank[1] == 0
+            is_steady = not load.left.any() and load.rank[1:3] == (0, 0)
             if is_steady:
                 # Lower than this one, or not at all: a person builds a load broad, not high.
                 ceiling = math.floor(_LOWER * load.top)
@@ -194,242 +214,53 @@ def _fill(task: _Task, tries: int, tastes: list[Taste], generator: np.random.Gen
     if not best.blocks and best_taste.stacking.keeps_upright:
         # Some boxes fit lying down alone, and all of a few tries may have kept them upright.
         lays = replace(best_taste.stacking, keeps_upright=False)
-        best = _Filling(task, replace(best_taste, stacking=lays), generator, ceiling).fill(math.inf)
+        best = Filling(task, replace(best_taste, stacking=lays), generator, ceiling).fill(math.inf)
     tastes.append(best_taste)
+    if looks_ahead and best.left.any():
+        best = _look_ahead(Filling(task, replace(best_taste, noise=0.0), generator, ceiling), best, placed)
     return best
 
 
-class _Filling:
-    """One try to fill a pallet."""
+def _look_ahead(empty: Filling, best: Load, placed: int) -> Load:
+    """Build a load step by step, each time by the best of a few blocks.
 
-    def __init__(self, task: _Task, taste: Taste, generator: np.random.Generator, ceiling: int) -> None:
-        pallet = task.pallet
-        self.task = task
-        self.taste = taste
-        self.generator = generator
-        self.left = task.left.copy()
-        self.blocks: list[Block] = []
-        # Most height of the load, nanometres.
-        self.ceiling = ceiling
-        self.weight_left = pallet.weight * (1 + _ROUNDING)
-        floor, room = _floor_and_room(pallet, task.kinds)
-        self.tops = FlatTops(floor, room, taste.hole, needs_support=task.needs_support)
-        # Loads take their time, and most lists limit none.
-        self.loads = ColumnLoads() if bool(np.isfinite(task.kinds.max_load).any()) else None
-        self.weights = BlockWeights() if task.spares_light else None
-        if task.start is not None:
-            _begin_on(self.tops, task.start)
-            self.weight_left -= task.start.weight
+    The best ones are those whose completed loads are the best.
 
-    def fill(self, to_beat: float) -> _Load:
-        """Place blocks until none fits.
+    Args:
+        empty: The pallet, and the taste that completes loads.
+        best: Load so far.
+        placed: Blocks that the tries before placed.
 
-        Args:
-            to_beat: Second number of the rank of the best load so far.
-        """
-        is_seen = self._draw_kinds()
-        while True:
-            if self._place_next(is_seen):
-                continue
-            if is_seen.all():
-                break
-            is_seen = np.ones_like(is_seen)
-        return _Load(self.blocks, self.left, self.tops.height, self._rank(to_beat))
-
-    def _draw_kinds(self) -> np.ndarray:
-        """Mask of the kinds that the try chooses from at first, (K,) bool."""
-        waiting = np.flatnonzero(self.left)
-        if len(waiting) <= _MOST_KINDS:
-            return np.ones(len(self.left), dtype=bool)
-        is_seen = np.zeros(len(self.left), dtype=bool)
-        is_seen[self.generator.choice(waiting, _MOST_KINDS, replace=False)] = True
-        return is_seen
-
-    def _place_next(self, is_seen: np.ndarray) -> bool:
-        """Place one block, and return whether one fits."""
-        kinds = self.task.kinds
-        spaces: list[tuple[int, ...]] = []
-        for height, free in self.tops.free.items():
-            spaces += [(height, *rectangle) for rectangle in free]
-        space = np.array(spaces, dtype=np.int64).reshape(-1, 5)
-        options = find_options(
-            kinds,
-            self._count_allowed(is_seen),
-            space,
-            self.taste,
-            bears=None if self.loads is None else self.loads.most_room(space[:, 0]),
-            most_height=self.ceiling,
-        )
-        if options is None:
-            return False
-        heights = np.array(list(self.tops.free))
-        worth = worth_of(options, kinds, self.taste, self.task.lengths, heights)
-        if self.taste.noise:
-            worth += self.taste.noise * self.generator.standard_normal(len(worth))
-        return self._place_best(options, worth)
-
-    def _count_allowed(self, is_seen: np.ndarray) -> np.ndarray:
-        """Boxes of each kind that the pallet still bears, (K,) int64."""
-        left = np.where(is_seen, self.left, 0)
-        if math.isinf(self.weight_left):
-            return left
-        # A box of unknown weight counts as one without weight.
-        weight = np.maximum(self.task.kinds.weight, 1e-9)
-        borne = np.floor(max(self.weight_left, 0.0) / weight)
-        return np.minimum(left, borne).astype(np.int64)
-
-    def _place_best(self, options: Options, worth: np.ndarray) -> bool:
-        """Place the block of most worth that stands, and return whether one does."""
-        for _ in range(min(_MOST_REFUSED, len(worth))):
-            best = int(worth.argmax())
-            for block in self._at_corners(options, best):
-                bearing = self._bearing(block)
-                if bearing is not None:
-                    self._place(block, bearing)
-                    return True
-            worth[best] = -math.inf
-        return False
-
-    def _at_corners(self, options: Options, which: int) -> list[Block]:
-        """The block at each corner of its free rectangle.
-
-        The corner that is nearest to a corner of the pallet comes first: what is left stays in one piece.
-        """
-        z, x0, y0, x1, y1 = options.space[which].tolist()
-        way = int(options.way[which])
-        along_x, along_y, along_z = options.number[which].tolist()
-        side_x, side_y, _ = self.task.kinds.sides[way].tolist()
-        length = along_x * side_x
-        width = along_y * side_y
-        left, lower, right, upper = self.tops.room
-        x_of = [x0, x1 - length]
-        y_of = [y0, y1 - width]
-        if x0 - left > right - x1:
-            x_of.reverse()
-        if y0 - lower > upper - y1:
-            y_of.reverse()
-        blocks = []
-        for x in x_of:
-            for y in y_of:
-                is_inside_x = left <= x and x + length <= right
-                is_inside_y = lower <= y and y + width <= upper
-                if is_inside_x and is_inside_y:
-                    blocks.append(Block(way, x, y, z, (along_x, along_y, along_z)))
-        return blocks
-
-    def _base(self, block: Block) -> Rectangle:
-        side_x, side_y, _ = self.task.kinds.sides[block.way].tolist()
-        along_x, along_y, _ = block.number
-        return (block.x, block.y, block.x + along_x * side_x, block.y + along_y * side_y)
-
-    def _bearing(self, block: Block) -> list[Rectangle] | None:
-        """Parts of a block's top that bear load.
-
-        None where one of its boxes would not stand.
-        """
-        base = self._base(block)
-        if not self.tops.is_clear(base, block.z):
-            return None
-        if self.weights is not None and self.weights.has_lighter_below(base, block.z, self._weight_of_box(block)):
-            return None
-        columns = self._columns(block)
-        parts = []
-        for column in columns:
-            part = self.tops.bearing_part(column, block.z)
-            if part is None:
-                return None
-            parts.append(part)
-        if self.loads is not None and not self.loads.takes(columns, block.z, self._weight_of_column(block)):
-            return None
-        return [base] if parts == columns else parts
-
-    def _columns(self, block: Block) -> list[Rectangle]:
-        """Bases of the lowest boxes of a block."""
-        side_x, side_y, _ = self.task.kinds.sides[block.way].tolist()
-        columns = []
-        for i in range(block.number[0]):
-            for j in range(block.number[1]):
-                x = block.x + i * side_x
-                y = block.y + j * side_y
-                columns.append((x, y, x + side_x, y + side_y))
-        return columns
-
-    def _weight_of_box(self, block: Block) -> float:
-        return float(self.task.kinds.weight[self.task.kinds.kind[block.way]])
-
-    def _weight_of_column(self, block: Block) -> float:
-        kind = int(self.task.kinds.kind[block.way])
-        return block.number[2] * float(self.task.kinds.load[kind])
-
-    def _place(self, block: Block, bearing: list[Rectangle]) -> None:
-        kinds = self.task.kinds
-        kind = int(kinds.kind[block.way])
-        boxes = math.prod(block.number)
-        height = int(kinds.sides[block.way, 2]) * block.number[2]
-        top = self.tops.top_of(block.z + height)
-        self.tops.place(self._base(block), top, [] if kinds.is_closed[kind] else bearing)
-        if self.weights is not None:
-            self.weights.place(self._base(block), top, self._weight_of_box(block))
-        if self.loads is not None:
-            # The lowest box of a column bears the others of it.
-            others = (block.number[2] - 1) * float(kinds.weight[kind])
-            room = float(kinds.max_load[kind]) - others
-            self.loads.place(self._columns(block), block.z, top, self._weight_of_column(block), room)
-        self.left[kind] -= boxes
-        self.weight_left -= boxes * float(kinds.weight[kind])
-        self.blocks.append(block)
-
-    def _rank(self, to_beat: float) -> tuple[float, ...]:
-        """Rank of the load.
-
-        The best load leaves nothing, has no free column that tips on the road, no heavy box on a light one, and has
-        its middle low. Of loads that leave something the fullest one is the best, and one with such a column or such
-        boxes counts as somewhat less full.
-        """
-        kinds = self.task.kinds
-        # Nothing may fit on a pallet that has layers already.
-        if not self.blocks:
-            return 1.0, 0.0
-        boxes = unfold(kinds, self.blocks)
-        volume = kinds.volume[boxes.kind]
-        if self.left.any():
-            worth = float((volume ** (1 + LARGE_FIRST)).sum())
-            # To look for columns takes as long as to fill the pallet: not where the load is worse anyway.
-            if -worth < to_beat:
-                worth *= 1 - min(_PRESSES * self._count_pressing(boxes), _MOST_PRESSES)
-                if most_slender_column(boxes.corner, boxes.sides).tips_at_g < ROAD_G:
-                    worth *= 1 - _LOOSE
-            return 1.0, -worth
-        share = volume + kinds.weight[boxes.kind]
-        middle = boxes.corner[:, 2] + boxes.sides[:, 2] / 2
-        mean_height = float((share * middle).sum() / share.sum())
-        column = most_slender_column(boxes.corner, boxes.sides)
-        # Whole tenths, so that among all but equal columns the lower load is the better one.
-        missing_g = max(0.0, math.ceil(10 * (ROAD_G - column.tips_at_g)) / 10)
-        return 0.0, missing_g, self._count_pressing(boxes), mean_height
-
-    def _count_pressing(self, boxes: BlockBoxes) -> int:
-        """Boxes that stand on much lighter ones."""
-        weight = self.task.kinds.weight[boxes.kind]
-        return int(presses_on_lighter(boxes.corner, boxes.sides, weight).sum())
+    Returns:
+        The best load that was met.
+    """
+    beam = [empty]
+    room = _TIMES_PLACED * placed
+    while beam and room > 0:
+        found: list[tuple[tuple[float, ...], Filling]] = []
+        for filling in beam:
+            for block in filling.best_blocks(_BRANCHES):
+                step = filling.copy()
+                step.place(block)
+                load = step.copy().fill(best.rank[1])
+                room -= len(load.blocks) - len(filling.blocks)
+                found.append((load.rank, step))
+                if load.rank < best.rank:
+                    best = load
+        found.sort(key=_rank_of)
+        beam = _first_different([step for _, step in found])
+    return best
 
 
-def _floor_and_room(pallet: Pallet, kinds: Kinds) -> tuple[Rectangle, Rectangle]:
-    """What bears load of a pallet, and what boxes may take, nanometres."""
-    # The last box has no neighbour, and so its share of the gap may lie beyond the edge.
-    length = round((pallet.length + pallet.gap) * PER_METRE)
-    width = round((pallet.width + pallet.gap) * PER_METRE)
-    overhang = round(pallet.overhang * PER_METRE)
-    # The middles of boxes stay over the pallet.
-    is_safe = 4 * overhang <= int(kinds.sides[:, :2].min())
-    beyond = overhang if is_safe else 0
-    return (0, 0, length, width), (-beyond, -beyond, length + beyond, width + beyond)
+def _rank_of(found: tuple[tuple[float, ...], Filling]) -> tuple[float, ...]:
+    return found[0]
 
 
-def _begin_on(tops: FlatTops, start: StartingPile) -> None:
-    """Put the layers of a pallet under what is still to come."""
-    for rectangles, top in start.layers:
-        height = tops.top_of(round(top * PER_METRE))
-        for x0, y0, x1, y1 in np.round(rectangles * PER_METRE).astype(np.int64).tolist():
-            base = (x0, y0, x1, y1)
-            tops.place(base, height, [base])
+def _first_different(fillings: list[Filling]) -> list[Filling]:
+    """The first fillings of a beam, of which no two have the same blocks."""
+    beam: dict[frozenset[Block], Filling] = {}
+    for filling in fillings:
+        beam.setdefault(frozenset(filling.blocks), filling)
+        if len(beam) == _BEAM:
+            break
+    return list(beam.values())

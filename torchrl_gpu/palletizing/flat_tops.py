@@ -11,9 +11,8 @@ quarter of its side. Only what lies inside the hull of its contacts bears load i
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-
-import numpy as np
 
 # Lower and upper corner along x and y, nanometres: x0, y0, x1, y1.
 Rectangle = tuple[int, int, int, int]
@@ -50,19 +49,26 @@ class FlatTops:
         self.hole = hole
         self.free: dict[int, list[Rectangle]] = {0: [room]}
         self._bearing: dict[int, list[Rectangle]] = {0: [floor]}
-        # Corners and tops of all that was placed, (B, 5).
-        self._placed = np.zeros((0, 5), dtype=np.int64)
+        # Bases and tops of all that was placed. They are tens: a loop is faster than operations on arrays.
+        self._placed: list[tuple[Rectangle, int]] = []
         # Of the load, nanometres.
         self.height = 0
+
+    def copy(self) -> FlatTops:
+        """Return the tops of a load that goes on in its own way."""
+        other = copy.copy(self)
+        other.free = {height: list(rectangles) for height, rectangles in self.free.items()}
+        other._bearing = {height: list(parts) for height, parts in self._bearing.items()}
+        other._placed = list(self._placed)
+        return other
 
     def is_clear(self, rectangle: Rectangle, height: int) -> bool:
         """Whether nothing above a height is over a rectangle."""
         x0, y0, x1, y1 = rectangle
-        placed = self._placed
-        overlaps_x = (placed[:, 0] < x1) & (placed[:, 2] > x0)
-        overlaps_y = (placed[:, 1] < y1) & (placed[:, 3] > y0)
-        is_above = placed[:, 4] > height
-        return not (overlaps_x & overlaps_y & is_above).any()
+        for (left, lower, right, upper), top in self._placed:
+            if top > height and left < x1 and right > x0 and lower < y1 and upper > y0:
+                return False
+        return True
 
     def bearing_part(self, base: Rectangle, height: int) -> Rectangle | None:
         """Return the part of a box's top that would bear load.
@@ -109,7 +115,7 @@ class FlatTops:
         for height in list(self.free):
             if height < top:
                 self.free[height] = _without(self.free[height], base)
-        self._placed = np.concatenate([self._placed, [[*base, top]]])
+        self._placed.append((base, top))
         if not bearing:
             return
         self._bearing.setdefault(top, []).extend(bearing)

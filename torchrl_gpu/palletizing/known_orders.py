@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 
 from torchrl_gpu.palletizing import blocks
+from torchrl_gpu.palletizing.centring import MOST_OFF_MIDDLE, off_middle
 from torchrl_gpu.palletizing.layered import LayeredOrder, StartingPile, layer_order
 from torchrl_gpu.palletizing.packer import Packer
 from torchrl_gpu.palletizing.pallet import Pallet
@@ -57,29 +58,34 @@ def pack_known_orders(
     return Placements.join(numbered)
 
 
-def better_of_each_order(one: Placements, other: Placements, prepared: PreparedBoxes) -> Placements:
+def better_of_each_order(one: Placements, other: Placements, prepared: PreparedBoxes, pallet: Pallet) -> Placements:
     """Return the plan of each order that is the better one.
 
-    That is the one with more boxes, and of as many the one with the least `plan_score`; `one` where both are equal.
+    That is the one with more boxes, and of as many the one with fewer pallets, fewer towers and fewer loads off the
+    middle, then the one with the least `plan_score`. It is `one` where both are equal.
 
     Args:
         one, other: Plans of the same orders.
         prepared: All boxes.
+        pallet: That they are on.
     """
     chosen = []
     for order in np.union1d(one.order, other.order):
         mine = _rows_of(one, order)
         theirs = _rows_of(other, order)
-        chosen.append(theirs if _rank(theirs, prepared) < _rank(mine, prepared) else mine)
+        is_better = _rank(theirs, prepared, pallet) < _rank(mine, prepared, pallet)
+        chosen.append(theirs if is_better else mine)
     return Placements.join(chosen)
 
 
-def _rank(plan: Placements, prepared: PreparedBoxes) -> tuple[float, ...]:
+def _rank(plan: Placements, prepared: PreparedBoxes, pallet: Pallet) -> tuple[float, ...]:
     """Rank of an order's plan, the least of which is the best."""
     pallets = _num_pallets(plan)
     last = plan.pallet == plan.pallet.max(initial=0)
     last_volume = float(plan.sides[last].prod(1).sum())
-    return (-len(plan.box), *plan_score(pallets, last_volume, plan, prepared.boxes.weights.numpy()))
+    _, towers, last_volume, mean_height = plan_score(pallets, last_volume, plan, prepared.boxes.weights.numpy())
+    off = _count_off_middle(plan, prepared, pallet)
+    return -len(plan.box), pallets, towers, off, last_volume, mean_height
 
 
 def _plan_with_blocks(
@@ -126,29 +132,40 @@ def _spare_light_boxes(
         left = layers.left
         rest = blocks.pack_blocks(packer, prepared, left, tries=tries, start=layers.start, spares_light=True)
         sparing = _join(layers, rest)
-        if _is_kinder(sparing, plan, prepared):
+        if _is_kinder(sparing, plan, prepared, packer.pallet):
             plan = sparing
     # The layers themselves may press on lighter ones.
     if layers.pallets and _count_pressing(prepared, plan):
         sparing = blocks.pack_blocks(packer, prepared, boxes, tries=tries, spares_light=True)
-        if _is_kinder(sparing, plan, prepared):
+        if _is_kinder(sparing, plan, prepared, packer.pallet):
             plan = sparing
     return plan
 
 
-def _is_kinder(sparing: Placements, plan: Placements, prepared: PreparedBoxes) -> bool:
-    """Whether a plan has fewer heavy boxes on light ones, and is no worse otherwise."""
+def _is_kinder(sparing: Placements, plan: Placements, prepared: PreparedBoxes, pallet: Pallet) -> bool:
+    """Whether a plan has fewer faults than another one, and is no worse otherwise.
+
+    Faults are heavy boxes on light ones and loads off the middle.
+    """
     if len(sparing.box) < len(plan.box) or _num_pallets(sparing) > _num_pallets(plan):
         return False
     if _count_loose(sparing) > _count_loose(plan):
         return False
-    return _count_pressing(prepared, sparing) < _count_pressing(prepared, plan)
+    faults = _count_pressing(prepared, sparing) + _count_off_middle(sparing, prepared, pallet)
+    return faults < _count_pressing(prepared, plan) + _count_off_middle(plan, prepared, pallet)
 
 
 def _count_loose(plan: Placements) -> int:
     """Pallets with a free column that tips on the road."""
     loads = [plan.rows(plan.pallet == number) for number in np.unique(plan.pallet)]
     return sum(most_slender_column(load.corner, load.sides).tips_at_g < ROAD_G for load in loads)
+
+
+def _count_off_middle(plan: Placements, prepared: PreparedBoxes, pallet: Pallet) -> int:
+    """Pallets whose load lies too far off the middle."""
+    weights = prepared.boxes.weights.numpy()
+    loads = [plan.rows(plan.pallet == number) for number in np.unique(plan.pallet)]
+    return sum(off_middle(load.corner, load.sides, weights[load.box], pallet) > MOST_OFF_MIDDLE for load in loads)
 
 
 def _count_pressing(prepared: PreparedBoxes, plan: Placements) -> int:

@@ -42,6 +42,9 @@ class StartingPile:
         volume: Cubic metres of boxes.
         layers: Boxes of each layer from the pallet up: lower and upper corners, metres from the pallet's corner,
             (P, 4), and the height of their tops.
+        corner: Lower corners of all its boxes, metres from the pallet's corner, (B, 3).
+        sides: Of these boxes along x, y and z, metres, (B, 3).
+        weights: Of these boxes, kilograms, 0 where it is not known, (B,).
     """
 
     number: int
@@ -50,6 +53,9 @@ class StartingPile:
     weight: float
     volume: float
     layers: list[tuple[np.ndarray, float]]
+    corner: np.ndarray
+    sides: np.ndarray
+    weights: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -124,6 +130,10 @@ class _Laid:
     turned: np.ndarray
     base: float
     is_full: bool
+
+    def corners(self) -> np.ndarray:
+        """Lower corners of the boxes, metres from the pallet's corner, (P, 3)."""
+        return np.stack([self.x, self.y, np.full(len(self.boxes), self.base)], 1)
 
     def sides(self) -> np.ndarray:
         """Sides of the boxes along x, y and z, metres, (P, 3)."""
@@ -472,11 +482,9 @@ def _placements_of_layer(laid: _Laid, pallet: int, first_step: int) -> Placement
     count = len(laid.boxes)
     straight = laid.article.along
     along = np.where(laid.turned[:, None], straight[[1, 0, 2]], straight)
-    base = np.full(count, laid.base)
-    corner = np.stack([laid.x, laid.y, base], 1)
     order = np.zeros(count, dtype=np.int64)
     step = first_step + np.arange(count)
-    return Placements(order, step, laid.boxes, order + pallet, along, corner=corner, sides=laid.sides())
+    return Placements(order, step, laid.boxes, order + pallet, along, corner=laid.corners(), sides=laid.sides())
 
 
 def _start(stacks: Sequence[_Stack], packer: Packer, prepared: PreparedBoxes) -> StartingPile | None:
@@ -497,7 +505,11 @@ def _start(stacks: Sequence[_Stack], packer: Packer, prepared: PreparedBoxes) ->
             _draw(heightmap, bears, (x0 - origin_x, y0 - origin_y, x1 - origin_x, y1 - origin_y), top, packer.pallet)
     volume = sum(float(prepared.boxes.sizes[laid.boxes].prod(1).sum()) for laid in stack.layers)
     layers = [(_rectangles(laid), laid.base + laid.article.height) for laid in stack.layers]
-    return StartingPile(lowest, heightmap, bears, stack.weight, volume, layers)
+    boxes = np.concatenate([laid.boxes for laid in stack.layers])
+    weights = prepared.boxes.weights[boxes].numpy()
+    corner = np.concatenate([laid.corners() for laid in stack.layers])
+    sides = np.concatenate([laid.sides() for laid in stack.layers])
+    return StartingPile(lowest, heightmap, bears, stack.weight, volume, layers, corner, sides, weights)
 
 
 def _draw(

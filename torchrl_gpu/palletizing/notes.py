@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from torchrl_gpu.palletizing.centring import MOST_OFF_MIDDLE, off_middle
 from torchrl_gpu.palletizing.plan import LoadedPallet, PalletPlans
 from torchrl_gpu.palletizing.scores import ROAD_G, Column, most_slender_column, presses_on_lighter
 
@@ -68,6 +69,24 @@ def notes_on_light_boxes(plans: PalletPlans) -> list[str]:
         return []
     many = "1 box stands" if total == 1 else f"{total:,} boxes stand"
     return [f"{many} on one less than half as heavy; first {first}. A most load in the list rules that out"]
+
+
+def notes_on_middles(plans: PalletPlans) -> list[str]:
+    """A line about loads that lie off the middle, if there are any."""
+    weights = np.concatenate(plans.found.weights)
+    pallets = plans.pallets()
+    lies_off: list[tuple[float, str]] = []
+    for pallet in pallets:
+        weight = np.nan_to_num(weights[pallet.placed.box])
+        off = off_middle(pallet.placed.corner, pallet.placed.sides, weight, plans.pallet)
+        if off > MOST_OFF_MIDDLE:
+            lies_off.append((off, pallet.name))
+    if not lies_off:
+        return []
+    furthest, name = max(lies_off)
+    many = f"{len(lies_off):,} of {len(pallets):,} loads"
+    lie = "lies" if len(lies_off) == 1 else "lie"
+    return [f"{many} {lie} off the middle by more than {MOST_OFF_MIDDLE:.0%} of a side; most {name}: {furthest:.0%}"]
 
 
 def _tips_at(loose: tuple[LoadedPallet, Column]) -> float:

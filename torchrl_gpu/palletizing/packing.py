@@ -21,7 +21,7 @@ from torchrl_gpu.palletizing.cells import choose_cell
 from torchrl_gpu.palletizing.centring import centre_loads
 from torchrl_gpu.palletizing.known_orders import better_of_each_order, pack_known_orders
 from torchrl_gpu.palletizing.lengths import WHERE, load_height, metres, own_weight_and_height, sides_of
-from torchrl_gpu.palletizing.notes import notes_on_columns, notes_on_light_boxes, notes_on_limits
+from torchrl_gpu.palletizing.notes import notes_on_columns, notes_on_light_boxes, notes_on_limits, notes_on_middles
 from torchrl_gpu.palletizing.packer import Choice, Packer
 from torchrl_gpu.palletizing.pallet import Pallet
 from torchrl_gpu.palletizing.plan import PalletPlans, Placements, simulate, transport
@@ -146,12 +146,12 @@ def pack(
             again = upright.prepare(boxes)
             standing = _fitting_boxes(found, again)
             kept_upright = pack_known_orders(upright, again, standing, tries, say, interlocked=interlocked)
-            placed = better_of_each_order(placed, kept_upright, prepared)
+            placed = better_of_each_order(placed, kept_upright, prepared, chosen)
     else:
         placed = carry_out(packer, prepared, fitting, visible, say)
     placed = centre_loads(placed, chosen, boxes.weights.numpy())
     plans = PalletPlans(found, chosen, placed, prepared.reasons, told="")
-    notes += [*notes_on_limits(plans), *notes_on_columns(plans), *notes_on_light_boxes(plans)]
+    notes += [*notes_on_limits(plans), *notes_on_columns(plans), *notes_on_light_boxes(plans), *notes_on_middles(plans)]
     plans = plans._replace(told="\n".join(filter(None, notes)))
     if physics:
         plans = simulate(plans, friction, say)

@@ -107,13 +107,13 @@ def _tips_at_g(column: Column) -> float:
     return column.tips_at_g
 
 
-def is_much_heavier(above: np.ndarray, below: np.ndarray) -> np.ndarray:
-    """Return whether one box is much heavier than another, by their kilograms.
+def is_much_heavier(above: np.ndarray | float, below: np.ndarray | float) -> np.ndarray | bool:
+    """Return whether boxes are much heavier than others, by their kilograms.
 
     A weight of 0 is not known, and says nothing.
     """
     is_heavier = (above > _TIMES_HEAVIER * below) & (above > below + _HEAVIER_KG)
-    return np.asarray(is_heavier & (below > 0))
+    return is_heavier & (below > 0)
 
 
 def presses_on_lighter(corner: np.ndarray, sides: np.ndarray, weight: np.ndarray) -> np.ndarray:
@@ -128,7 +128,7 @@ def presses_on_lighter(corner: np.ndarray, sides: np.ndarray, weight: np.ndarray
     """
     if len(corner) > _MOST_BOXES:
         return np.zeros(len(corner), dtype=bool)
-    above, below = np.nonzero(is_much_heavier(weight[:, None], weight))
+    above, below = np.nonzero(np.asarray(is_much_heavier(weight[:, None], weight)))
     upper = corner + sides
     touches = abs(corner[above, 2] - upper[below, 2]) <= _TOUCH
     starts_before = corner[above, :2] < upper[below, :2] - _EDGE
