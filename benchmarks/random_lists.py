@@ -135,7 +135,7 @@ def main(argv: Sequence[str]) -> None:
         rows = json.loads(args.output.read_text(encoding="utf-8"))["rows"]
     known = {row["first"] for row in rows}
     with progress("random lists") as say:
-        for first in range(0, args.lists, _LISTS_A_ROW):
+        for first in range(args.first, args.first + args.lists, _LISTS_A_ROW):
             if first in known:
                 continue
             say(f"lists from {first}")
@@ -154,6 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--lists", type=whole(1), default=1000)
+    add("--first", type=whole(0), default=0, help="number of the first list: two runs share the work")
     add("--engines", nargs="+", choices=tuple(ENGINES), default=list(ENGINES))
     add("--output", type=Path, help="JSON, to which what it lacks is added")
     return parser
