@@ -183,14 +183,16 @@ def _fill(task: Task, tries: int, tastes: list[Taste], generator: np.random.Gene
     Its taste is added to `tastes`.
     """
     looks_ahead = int((task.left > 0).sum()) <= _KINDS_OF_LOOK_AHEAD
-    if looks_ahead:
-        tries = math.ceil(_TRIED_AT_FIRST * tries)
+    tries_at_first = math.ceil(_TRIED_AT_FIRST * tries)
     best: Load | None = None
     best_taste: Taste | None = None
     after_first = 0
     placed = 0
     ceiling = round(task.pallet.height * PER_METRE)
-    for _ in range(tries):
+    for number in range(tries):
+        # What leaves no box goes on to become lower and steadier. What leaves some takes the other tries to look ahead.
+        if looks_ahead and number >= tries_at_first and best is not None and best.left.any():
+            break
         # The best load so far of this pallet, too, shows what to like.
         earlier = tastes if best_taste is None else [*tastes, best_taste]
         if earlier and generator.random() < _REPEATED:
