@@ -11,6 +11,7 @@ boxes is only found by chance.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -39,9 +40,11 @@ _REPEATED = 0.5
 # Last pallets that are packed anew at most to take one less, and the share of the others' room that may be filled then.
 _MOST_AGAIN = 5
 _FILLED_AGAIN = 0.92
-# Of a pallet, what counts as a few last boxes, and how often they are tried to be put on the others.
+# Of a pallet, what counts as a few last boxes, how often they are tried to be put on the others, and the pallets that
+# are filled in all of these tries.
 _FEW_LEFT = 0.1
 _TIMES_AGAIN = 6
+_PALLETS_AGAIN = 14
 # Kinds of an order up to which some of the tries make room for a look ahead, and the share that stays. With more kinds
 # there are too few tries.
 _KINDS_OF_LOOK_AHEAD = 100
@@ -113,18 +116,22 @@ def _spare_last_pallet(order: _Order, plan: Placements, seed: int) -> Placements
     pallets = int(plan.pallet.max()) + 1
     filled = np.bincount(plan.pallet, weights=plan.sides.prod(1)) / room
     times = _TIMES_AGAIN if filled[-1] < _FEW_LEFT else 1
-    for number in range(2, min(pallets, _MOST_AGAIN) + 1):
+    tries = itertools.product(range(seed + 1, seed + 1 + times), range(2, min(pallets, _MOST_AGAIN) + 1))
+    pallets_filled = 0
+    for again_seed, number in tries:
         first = pallets - number
         if filled[first:].sum() > _FILLED_AGAIN * (number - 1):
             continue
+        pallets_filled += number
+        if pallets_filled > _PALLETS_AGAIN:
+            break
         kept = plan.rows(plan.pallet < first)
         boxes = np.sort(plan.box[plan.pallet >= first])
-        for again_seed in range(seed + 1, seed + 1 + times):
-            again = _fill_in_turn(order, boxes, again_seed, None, lambda boxes: None)
-            is_whole = len(again.box) == len(boxes)
-            if is_whole and int(again.pallet.max()) + 1 < number:
-                more = again._replace(pallet=again.pallet + first, step=again.step + len(kept.box))
-                return Placements.join([kept, more])
+        again = _fill_in_turn(order, boxes, again_seed, None, lambda boxes: None)
+        is_whole = len(again.box) == len(boxes)
+        if is_whole and int(again.pallet.max()) + 1 < number:
+            more = again._replace(pallet=again.pallet + first, step=again.step + len(kept.box))
+            return Placements.join([kept, more])
     return plan
 
 
