@@ -18,6 +18,7 @@ import argparse
 import hashlib
 import importlib.util
 import json
+import math
 import multiprocessing
 import os
 import sys
@@ -36,7 +37,7 @@ from rich.table import Table
 
 from benchmarks.result_types import JsonObject
 from torchrl_gpu.cli.parser import OneLineParser, positive, whole
-from torchrl_gpu.envs.packing.items.factories import DATA, data_folder
+from torchrl_gpu.envs.packing.items.factories import DATA, SPLITS, FactoryBoxes, data_folder
 from torchrl_gpu.envs.packing.types import STABILITY_RULES
 from torchrl_gpu.evaluation.estimates import plus_minus, standard_error
 from torchrl_gpu.evaluation.reports import write_json
@@ -49,6 +50,7 @@ MASS_KG = 0.5
 FRICTION = 1.0
 # Side of a cell of the plans.
 CELL_M = 0.01
+_ROUNDING = 1e-6
 # A box takes its cells times this: a gap of 0.2 mm a centimetre.
 LAYOUT = 1.02
 SLAB_M = 0.002
@@ -165,8 +167,9 @@ def _pallet(data: str, env: Any, placements: torch.Tensor, base: torch.Tensor) -
 
 def _box(env: Any, true: np.ndarray, item: int, turned: int, x: int, y: int, z: float) -> Box:
     length, width, height = true[item].tolist()
-    cells = env.catalogue.extent[item, turned].tolist()
     sides = (width, length, height) if turned else (length, width, height)
+    # Those that the board gives the box, without a clearance.
+    cells = [math.ceil(side / CELL_M - _ROUNDING) for side in sides[:2]]
     along = (cells[0] * env.cell[0], cells[1] * env.cell[1])
     return Box(sides, along, (x * env.cell[0], y * env.cell[1], z))
 
@@ -492,16 +495,19 @@ def main(argv: list[str]) -> None:
     rule = {"stability": args.stability} | {name: value for name, value in given.items() if value is not None}
     how = f"{'gently ' * args.gently}rehearsed {args.rehearsed} in {args.rehearsed_in}"
     tried = [how if args.far == FAR else f"{how} to {args.far:g}"] if args.rehearsed else []
+    boxes = [f"clearance {args.clearance}"] if args.clearance else []
+    boxes += ["training rows"] if args.split == "train" else []
     tasks: list[tuple[str, int, Pallet | Rehearsal, JsonObject, list[str]]] = []
     for data in args.data:
         for word in args.policy:
-            name = " / ".join([data, word, *(str(value) for value in rule.values()), *tried])
+            name = " / ".join([data, word, *(str(value) for value in rule.values()), *boxes, *tried])
             done = result["runs"].setdefault(name, {})
+            of_data = rule | {"items": FactoryBoxes(data, args.split, args.clearance)}
             if tried:
-                rehearsal = Rehearsal(data, word, rule, args.rehearsed, args.rehearsed_in, args.far, args.gently)
+                rehearsal = Rehearsal(data, word, of_data, args.rehearsed, args.rehearsed_in, args.far, args.gently)
                 plans = [rehearsal] * args.sequences
             else:
-                plans = pallets(data, word, rule, args.sequences)
+                plans = pallets(data, word, of_data, args.sequences)
             tasks += [(name, i, plan, done.get(str(i), {}), args.engines) for i, plan in enumerate(plans)]
     pool = multiprocessing.get_context("spawn").Pool(args.processes) if args.processes > 1 else nullcontext()
     with pool as workers, progress_bar("robobpp_physics", "pallets") as say:
@@ -574,11 +580,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--data", nargs="+", choices=DATA, default=list(DATA), help="protocols; all by default")
+    add("--split", choices=SPLITS, default="test", help="rows that sequences are drawn from")
     add("--policy", nargs="+", default=["dbl"], help="baselines by their words, shipped policies, or paths")
     add("--stability", choices=STABILITY_RULES, default="none", help="rule for legal placements")
     add("--margin", type=positive, help="metres, of the rule load_bearing")
     add("--max_tilt", type=positive, help="degrees, of the same rule")
     add("--bearing_tilt", type=positive, help="degrees, of the same rule")
+    add("--clearance", type=whole(0), default=0, help="cells that stay free behind each box along x and y")
     add("--fallback", help="rule for boxes that have no stable place")
     add("--rehearsed", type=whole(0), default=0, help="best placements that are simulated before one is made")
     add("--rehearsed_in", choices=tuple(ENGINES), default="mujoco", help="engine of these simulations")

@@ -89,6 +89,16 @@ def test_picks_come_in_the_order_of_the_file(installed: Path) -> None:
     assert set(found[:, 0]) == set(range(20, 28))
 
 
+def test_clearance_stays_free_behind_boxes_that_have_room(installed: Path) -> None:
+    container = Bin((2.5, 1.2, 1.0), (250, 120))
+    source = FactoryBoxes("boards", "test", clearance=20)
+    catalogue, _ = source.build(container, "yaw", 8, 1)
+    # A board of 232 cm has no room for 20 more in 250.
+    assert catalogue.extent.tolist() == [[[46, 232], [232, 46]], [[115, 80], [80, 115]]]
+    assert catalogue.volume.tolist() == pytest.approx([0.46 * 2.32 * 0.085, 0.95 * 0.6 * 0.09])
+    assert source.true_sides(container).tolist() == [[46, 232, 8.5], [95, 60, 9.0]]
+
+
 @pytest.mark.parametrize(
     ("rows", "wanted"),
     [

@@ -84,6 +84,7 @@ class BoardCases(FactoryBoxes):
     def __init__(self) -> None:
         self.data = "repetitive"
         self.split = "board"
+        self.clearance = 0
         self.cases = BOARD_CASES
         sides = read_picks()
         last = max(self.cases, key=lambda each: each.first_row)

@@ -82,6 +82,8 @@ class FactoryBoxes(ItemSource):
             drawn by their share of what was sent) or "boards" (furniture boards, drawn uniformly).
         split: "train" or "test": the files of that name; of the one file of "diverse" every fifth good, by falling
             share, is for tests.
+        clearance: Cells that stay free behind each box along x and y, so that a neighbour that has moved is not in its
+            way. A box that the bin holds only without them keeps none.
 
     Raises:
         ModuleNotFoundError: The extra `robobpp` is not installed.
@@ -90,15 +92,20 @@ class FactoryBoxes(ItemSource):
 
     unit = "cm"
 
-    def __init__(self, data: str = "repetitive", split: str = "train") -> None:
+    def __init__(self, data: str = "repetitive", split: str = "train", clearance: int = 0) -> None:
         self.data = arguments.choice("FactoryBoxes", "data", data, DATA)
         self.split = arguments.choice("FactoryBoxes", "split", split, SPLITS)
+        self.clearance = arguments.whole("FactoryBoxes", "clearance", clearance, 0)
         self.sides, self.shares = _read(data, split)
 
     def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
         if orientations != "yaw":
             arguments.refuse("FactoryBoxes", "orientations", "yaw, as goods stand upright", orientations)
         turned, inside = self._turned(bin_)
+        roomy = turned.copy()
+        roomy[..., :2] += self.clearance
+        has_room = self._fits(roomy, bin_)
+        turned = np.where(has_room[:, None, None], roomy, turned)
         sides, first, row = np.unique(self.sides[inside], axis=0, return_index=True, return_inverse=True)
         if not len(sides):
             raise ValueError(f"FactoryBoxes: no box of {self.data} fits the bin of {written(bin_.size, 'cm', bin_)}")
@@ -126,12 +133,17 @@ class FactoryBoxes(ItemSource):
     def _turned(self, bin_: Bin) -> tuple[np.ndarray, np.ndarray]:
         """Return boxes (R, 2, 3) as listed and turned, and the mask of those that fit.
 
-        Sides are cells along x and y, and metres of height.
+        Sides are cells along x and y, without the clearance, and metres of height.
         """
         turned = self.sides[:, [[0, 1, 2], [1, 0, 2]]] / 100
         turned[..., :2] = np.ceil(turned[..., :2] / bin_.cell - 1e-6)
-        inside = np.asarray((turned <= np.array([*bin_.cells, bin_.size[2]]) + 1e-6).all(-1).any(-1))
-        return turned, inside
+        return turned, self._fits(turned, bin_)
+
+    @staticmethod
+    def _fits(turned: np.ndarray, bin_: Bin) -> np.ndarray:
+        """Mask of the boxes (R, 2, 3) that a bin holds in some orientation, (R,) bool."""
+        room = np.array([*bin_.cells, bin_.size[2]]) + 1e-6
+        return np.asarray((turned <= room).all(-1).any(-1))
 
 
 def read_picks() -> np.ndarray:
