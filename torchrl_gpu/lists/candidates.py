@@ -147,6 +147,11 @@ def _known_words() -> set[str]:
     return found | set(LENGTH_BY_WORD) | set(WEIGHT_BY_WORD)
 
 
+def is_known_word(word: str) -> bool:
+    """Whether a word is one of the tables, or a letter."""
+    return _is_known(word)
+
+
 def _is_known(word: str) -> bool:
     return word in _known_words() or len(word) == 1 or (is_ideographic(word) and any(k in word for k in _known_words()))
 
@@ -315,12 +320,28 @@ def candidates_of(column: Column, headers: Sequence[Header], sample: Sample, tak
             continue
         if column.kind == "length" and sample.column(at) and sample.share(at, _is_three_sides) > 0.5:
             continue
-        if column.name == "quantity" and not NUMBER_WORDS.isdisjoint(header.words) and is_row_numbering(sample, at):
+        if column.name == "quantity" and numbers_rows(header, sample, at):
             continue
         if column.kind == "flag" and sample.share(at, _is_flag) < 0.5:
             continue
         found.append(candidate)
     return found
+
+
+def numbers_rows(header: Header, sample: Sample, at: int) -> bool:
+    """Whether a column called "N", "N°" or "Nr." numbers the rows.
+
+    Such as 1, 2, 3, or 10, 20, 30.
+    """
+    if NUMBER_WORDS.isdisjoint(header.words):
+        return False
+    if is_row_numbering(sample, at):
+        return True
+    if not NUMBER_WORDS.issuperset(header.words):
+        return False
+    values = [value for value in map(number_of, sample.column(at)) if value is not None]
+    increases = len(values) > 1 and all(a < b for a, b in itertools.pairwise(values))
+    return increases or "°" in header.text
 
 
 def is_row_numbering(sample: Sample, at: int) -> bool:

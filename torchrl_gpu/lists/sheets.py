@@ -5,11 +5,12 @@ Titles stand above it, units below its header, totals at its end.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from torchrl_gpu.lists.candidates import Cells, FoundColumns, parse_header
+from torchrl_gpu.lists.candidates import Cells, FoundColumns, is_known_word, parse_header
 from torchrl_gpu.lists.columns import SIDES
 from torchrl_gpu.lists.headers import find_columns
 from torchrl_gpu.lists.numbers import NumberStyle, amount_of, number_of, text_of
@@ -27,8 +28,11 @@ _MOST_CELLS_OF_A_REMARK = 2
 _REPEATABLE = ("unit", "weight_unit", "article")
 _TOTAL_WORDS = split_phrases(
     "total, totals, sum, subtotal, grand, summe, gesamt, zwischensumme, totaal, totale, suma, totaux, somme, razem,"
-    " celkem, soucet, итого, всего, 合計, 小計, 合计, 总计, 小计, 總計"
+    " celkem, soucet, итого, итог, всего, 合計, 小計, 合计, 总计, 小计, 總計, gesamtsumme, endsumme"
 )
+# At the break of a page: sums of the pages before, and their numbers.
+_CARRIED_WORDS = {"ubertrag", "uebertrag", "report", "riporto", "carried", "brought", "przeniesienie", "prevod"}
+_PAGE_WORDS = {"page", "seite", "blatt", "pagina", "strona", "strana", "стр", "страница", "ページ", "页", "頁"}
 
 
 @dataclass
@@ -46,6 +50,7 @@ class Sheet:
         encoding: Encoding of a text file, "" for other files.
         is_visible: Whether a workbook shows the sheet.
         place: Of the sheet in its workbook, from 0.
+        hidden_columns: Indices of the columns that a workbook does not show.
     """
 
     lines: list[int]
@@ -58,6 +63,7 @@ class Sheet:
     encoding: str = ""
     is_visible: bool = True
     place: int = 0
+    hidden_columns: set[int] = field(default_factory=set)
 
 
 @dataclass
@@ -193,8 +199,13 @@ def _cut(sheet: Sheet, at: int, header: list[str], columns: FoundColumns) -> Tab
     for row in sheet.rows[:at]:
         table.title += [text for text in map(text_of, row) if text]
     table.units = _row_of_units(table)
-    _leave_out_footers(table)
+    above = [_texts(row) for row in sheet.rows[max(0, at - 1) : at] if not is_empty(row)]
+    _leave_out_footers(table, [header, _texts(sheet.rows[at]), *above])
     return table
+
+
+def _texts(row: Cells) -> list[str]:
+    return [text_of(cell) for cell in row]
 
 
 def _row_of_units(table: Table) -> dict[int, str]:
@@ -224,10 +235,10 @@ def _row_of_units(table: Table) -> dict[int, str]:
     return {}
 
 
-def _leave_out_footers(table: Table) -> None:
+def _leave_out_footers(table: Table, headers: Sequence[list[str]]) -> None:
     """Leave out rows that are no boxes.
 
-    Totals, remarks, and the header where a page repeats it.
+    Totals, remarks, and the rows of `headers` where a page repeats them.
 
     A row without sides that may be a box stays, and becomes a fault with its line.
     """
@@ -235,9 +246,11 @@ def _leave_out_footers(table: Table) -> None:
     sides = [at[name] for name in (*SIDES, "dimensions") if name in at]
     with_numbers = {i for i, row in enumerate(table.rows) if _has_numbers(row, sides)}
     last = max(with_numbers, default=-1)
-    kept = []
+    kept: list[int] = []
+    above = _Sums()
     for i, row in enumerate(table.rows):
         if i in with_numbers:
+            above.add(_amount(table, row, "quantity"), _amount(table, row, "weight"))
             kept.append(i)
             if _is_called_total(row):
                 table.columns.doubts.append(f"line {table.lines[i]}: this may be a total, and is read as a box")
@@ -248,13 +261,92 @@ def _leave_out_footers(table: Table) -> None:
         has_side = any(column < len(row) and texts[column] for column in sides)
         filled = [text for text in texts if text]
         is_remark = i > last and len(filled) <= _MOST_CELLS_OF_A_REMARK and not any(map(_is_number, filled))
-        if texts == table.header or (not has_side and (is_remark or _is_total(row))):
+        if is_remark and _is_article(texts, filled, at):
+            is_remark = False
+        is_sum = above.are_in(_amount(table, row, "quantity"), _amount(table, row, "weight"))
+        is_nameless_total = i > last and is_sum and all(map(_is_number, filled))
+        # The second of two equal rows has the sum of those above it.
+        is_sure = is_sum and (i > last or above.rows > 1)
+        is_total = is_nameless_total or (_is_total(row) and (is_sure or not _may_be_a_box(table, row)))
+        is_of_page = _begins_with(filled, _PAGE_WORDS) and len(filled) <= _MOST_CELLS_OF_A_REMARK
+        is_of_page = is_of_page or _begins_with(filled, _CARRIED_WORDS)
+        if texts in headers or (not has_side and is_of_page):
+            table.footers.append(table.lines[i])
+        elif not has_side and (is_remark or is_total):
             table.footers.append(table.lines[i])
             table.totals.append(row)
         else:
             kept.append(i)
     table.lines = [table.lines[i] for i in kept]
     table.rows = [table.rows[i] for i in kept]
+
+
+@dataclass
+class _Sums:
+    """Sums of the rows above a row, by which a total is known.
+
+    Attributes:
+        rows: How many they are.
+        boxes: Of the quantities.
+        weights: Of the weights.
+        products: Of the weights times the quantities.
+    """
+
+    rows: int = 0
+    boxes: float = 0.0
+    weights: float = 0.0
+    products: float = 0.0
+
+    def add(self, number: float | None, weight: float | None) -> None:
+        self.rows += 1
+        self.boxes += number or 0.0
+        self.weights += weight or 0.0
+        self.products += (number or 0.0) * (weight or 0.0)
+
+    def are_in(self, number: float | None, weight: float | None) -> bool:
+        """Whether a row has the sum of the boxes and, if any, one of those of the weights."""
+        if not number or number != self.boxes:
+            return False
+        if weight is None:
+            return True
+        return any(math.isclose(weight, each, rel_tol=0.005) for each in (self.weights, self.products))
+
+
+def _amount(table: Table, row: Cells, name: str) -> float | None:
+    at = table.columns.at.get(name)
+    amount = amount_of(row[at], NumberStyle()) if at is not None and at < len(row) else None
+    return None if amount is None else amount.value
+
+
+def _begins_with(filled: Sequence[str], words: set[str]) -> bool:
+    """Whether the first cell of a row begins with one of some words: "Page 2 of 3"."""
+    first = tokens(filled[0][:_MOST_LETTERS]) if filled else []
+    return bool(first) and first[0] in words
+
+
+def _is_article(texts: Sequence[str], filled: Sequence[str], at: Mapping[str, int]) -> bool:
+    """Whether a row has the name of an article alone, such as AB-12, and is no remark."""
+    place = at.get("article")
+    if place is None or place >= len(texts) or filled != [texts[place]]:
+        return False
+    text = texts[place]
+    return any(map(str.isdigit, text)) and any(map(str.isalpha, text)) and not any(map(str.isspace, text))
+
+
+def _may_be_a_box(table: Table, row: Cells) -> bool:
+    """Whether a row with a word for a total has a quantity and a name.
+
+    Such as an article called "Total Cleaner".
+    """
+    if _amount(table, row, "quantity") is None:
+        return False
+    for i, cell in enumerate(row):
+        if not isinstance(cell, str) or i == table.columns.at["quantity"]:
+            continue
+        words = [word for word in tokens(cell[:_MOST_LETTERS]) if any(map(str.isalpha, word))]
+        if not all(word in _TOTAL_WORDS or is_known_word(word) for word in words):
+            return True
+    return False
 
 
 def _is_number(text: str) -> bool:

@@ -21,7 +21,7 @@ from torchrl_gpu.lists.candidates import (
     match_header,
 )
 from torchrl_gpu.lists.columns import COLUMNS, SIDES
-from torchrl_gpu.lists.side_texts import ORDER_OF_SIDES, order_of_sides, split_sides
+from torchrl_gpu.lists.side_texts import ORDER_OF_SIDES, is_order_unknown, order_of_sides, split_sides
 from torchrl_gpu.lists.words import fold, plain_text
 
 
@@ -32,7 +32,7 @@ def find_sides(headers: Sequence[Header], sample: Sample, found: FoundColumns) -
     """
     if all(side in found.at for side in SIDES) or "dimensions" in found.at:
         if "dimensions" in found.at:
-            found.in_order = order_of_sides(headers[found.at["dimensions"]].text)
+            _take_order(headers, found)
         return
     groups: dict[tuple[str, ...], dict[str, list[Candidate]]] = {}
     for column in COLUMNS:
@@ -50,12 +50,22 @@ def find_sides(headers: Sequence[Header], sample: Sample, found: FoundColumns) -
     whole.sort(key=lambda each: (each.rank, each.has_other_words, each.first))
     if dimensions and (not whole or packing_rank(dimensions[0].rest) < whole[0].rank):
         found.at["dimensions"] = dimensions[0].at
-        found.in_order = order_of_sides(headers[dimensions[0].at].text)
+        _take_order(headers, found)
     elif whole:
         found.at |= whole[0].at
         _doubt_other_sides(whole, headers, sample, found)
     else:
         _take_sides_of_any_group(groups, headers, found)
+
+
+def _take_order(headers: Sequence[Header], found: FoundColumns) -> None:
+    """Take the order in which a cell holds its sides from its header."""
+    text = headers[found.at["dimensions"]].text
+    found.in_order = order_of_sides(text)
+    if is_order_unknown(text):
+        found.doubts.append(
+            f'"{text}" is read as length × width × height: if that is another order, write it as LxWxH or HxWxL'
+        )
 
 
 @dataclass(frozen=True)
@@ -103,7 +113,8 @@ def packing_rank(rest: tuple[str, ...]) -> int:
     words = list(rest)
     if has_any(words, known.MOST_WORDS):
         return 3
-    if has_any(words, known.NET_WORDS) or has_any(words, known.WITHOUT_WORDS):
+    is_inside = has_any(words, known.INNER_BOX_WORDS)
+    if is_inside or has_any(words, known.NET_WORDS) or has_any(words, known.WITHOUT_WORDS):
         return 2
     if has_any(words, known.OUTER_WORDS) or has_any(words, known.GROSS_WORDS):
         return 0
