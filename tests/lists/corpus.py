@@ -170,7 +170,7 @@ def _ods_cell(value: object) -> str:
     return f'<table:table-cell office:value-type="float" office:value="{value}"/>'
 
 
-# -- numbers ---------------------------------------------------------------------------------------------------------
+# -- numbers -------------------------------------------------------------------------------------------------------
 
 add(
     "decimal comma and thousands",
@@ -264,7 +264,7 @@ add(
 )
 
 
-# -- units -----------------------------------------------------------------------------------------------------------
+# -- units ---------------------------------------------------------------------------------------------------------
 
 add(
     "pounds in brackets",
@@ -387,7 +387,7 @@ add(
 add("a unit for one side alone", csv("sku,L (cm),W,H,qty", "A,40,30,20,2"), [NO_WEIGHT])
 
 
-# -- headers ---------------------------------------------------------------------------------------------------------
+# -- headers -------------------------------------------------------------------------------------------------------
 
 add("English", csv("Item,Length mm,Width mm,Height mm,Quantity,Gross weight kg", "A,400,300,200,2,5"), [USUAL])
 add(
@@ -470,7 +470,7 @@ add(
 )
 
 
-# -- which of several ------------------------------------------------------------------------------------------------
+# -- which of several ----------------------------------------------------------------------------------------------
 
 add(
     "gross and net weight",
@@ -572,7 +572,7 @@ add(
 add("stock is no quantity", csv("sku,L mm,W mm,H mm,Stock qty,Order qty,weight kg", "A,400,300,200,99,2,5"), [USUAL])
 
 
-# -- where the table stands ------------------------------------------------------------------------------------------
+# -- where the table stands ----------------------------------------------------------------------------------------
 
 add(
     "a title above the header",
@@ -700,7 +700,7 @@ add(
 )
 
 
-# -- files -----------------------------------------------------------------------------------------------------------
+# -- files ---------------------------------------------------------------------------------------------------------
 
 add("tabs", csv("sku\tL mm\tW mm\tH mm\tqty\tweight kg", "A\t400\t300\t200\t2\t5"), [USUAL], suffix=".tsv")
 add("bars", csv("sku|L mm|W mm|H mm|qty|weight kg", "A|400|300|200|2|5"), [USUAL], suffix=".txt")
@@ -845,7 +845,7 @@ add(
 )
 
 
-# -- traps ---------------------------------------------------------------------------------------------------------
+# -- traps -------------------------------------------------------------------------------------------------------
 
 add(
     "a decimal comma between commas",
@@ -923,7 +923,7 @@ add("a side of zero", csv("sku,L mm,W mm,H mm,qty", "A,400,0,200,2"), asks="line
 add("a range", csv("sku,L mm,W mm,H mm,qty", "A,400-410,300,200,2"), asks="line 2.*length")
 
 
-# -- what other columns and rows say ---------------------------------------------------------------------------------
+# -- what other columns and rows say -------------------------------------------------------------------------------
 
 add(
     "a weight that no box of these sides has",
@@ -1076,7 +1076,7 @@ add(
 )
 
 
-# -- more files ------------------------------------------------------------------------------------------------------
+# -- more files ----------------------------------------------------------------------------------------------------
 
 add(
     "lines that are drawn",
@@ -1124,7 +1124,7 @@ add(
 )
 
 
-# -- more traps ------------------------------------------------------------------------------------------------------
+# -- more traps ----------------------------------------------------------------------------------------------------
 
 add(
     "numbered cartons and what is in them",
@@ -1281,7 +1281,7 @@ add(
     doubts="Volumen.*Bruttogewicht",
 )
 
-# -- columns of public programs and templates ------------------------------------------------------------------------
+# -- columns of public programs and templates ----------------------------------------------------------------------
 
 add(
     "a template of cartons and pallets",
@@ -1372,7 +1372,7 @@ add(
 )
 
 
-# -- what a word leaves out --------------------------------------------------------------------------------------------
+# -- what a word leaves out ------------------------------------------------------------------------------------------
 
 for _header in (
     "Volumengewicht kg",
@@ -1463,7 +1463,7 @@ add(
 )
 
 
-# -- units and orders of sides -----------------------------------------------------------------------------------------
+# -- units and orders of sides ---------------------------------------------------------------------------------------
 
 add(
     "codes of units",
@@ -1517,7 +1517,7 @@ add(
 )
 
 
-# -- which quantity ----------------------------------------------------------------------------------------------------
+# -- which quantity --------------------------------------------------------------------------------------------------
 
 add(
     "a quantity of an unknown word, with zeros",
@@ -1594,7 +1594,7 @@ add(
 )
 
 
-# -- rows between rows -------------------------------------------------------------------------------------------------
+# -- rows between rows -----------------------------------------------------------------------------------------------
 
 _TITLED = ["sku,Ctns,L cm,W cm,H cm,G.W. (kg)", "A,2,40,30,20,10", "B,3,60,40,25,37.5"]
 _OF_ROWS = [USUAL, (3, (600, 400, 250), 12.5)]
@@ -1660,7 +1660,7 @@ add(
 )
 
 
-# -- packages with what is in them -------------------------------------------------------------------------------------
+# -- packages with what is in them -----------------------------------------------------------------------------------
 
 _PACKAGE = {"length_mm": 400, "width_mm": 300, "height_mm": 200}
 add(
@@ -1684,4 +1684,85 @@ add(
     [NO_WEIGHT],
     orders=["7"],
     suffix=".json",
+)
+
+
+# -- rows and columns that look like boxes -----------------------------------------------------------------------------
+
+for _name in ("Average", "Mittelwert", "Max", "Example: AB-12", "SAMPLE", "例"):
+    add(
+        f"a row called {_name}",
+        csv("sku,qty,L mm,W mm,H mm", "A,2,400,300,200", f"{_name},2,400,300,200"),
+        doubts="line 3.*example",
+    )
+add(
+    "sides in a column that no word names",
+    csv("sku,qty,Size (cm),Packed (cm)", "A,2,38x28x18,40x30x20"),
+    doubts="Size.*Packed",
+)
+add(
+    "one label on two rows",
+    csv("LPN,sku,Qty,L cm,W cm,H cm", "P1,A,1,40,30,20", "P1,B,1,40,30,20"),
+    doubts="line 3.*P1.*LPN",
+)
+add(
+    "one parcel in two rows",
+    csv("Tracking Number,sku,L cm,W cm,H cm", "1Z9,A,40,30,20", "1Z9,B,40,30,20"),
+    doubts="line 3.*1Z9",
+)
+add(
+    "one carton as a merged cell",
+    excel(
+        [["Ctn", "sku", "qty", "L cm", "W cm", "H cm"], ["C1", "A", 2, 40, 30, 20], [None, "B", 3]],
+        merged=["A2:A3", "D2:D3", "E2:E3", "F2:F3"],
+    ),
+    doubts="line 3.*several rows",
+    suffix=".xlsx",
+)
+add("pallets by their code", csv("Anz;Verp.;Länge cm;Breite cm;Höhe cm", "2;EP;120;80;150"), doubts="ep.*Verp")
+add(
+    "the weight of the packing alone",
+    csv("sku;L mm;B mm;H mm;Verpackungsgewicht (g)", "A;4e2;3e2;2e2;500"),
+    [(1, (400, 300, 200), None)],
+)
+add(
+    "commas at the end of one row",
+    csv("sku,L mm,W mm,H mm,qty,note", "A,400,300,200,2", "B,400,300,200,2,,"),
+    [NO_WEIGHT] * 2,
+)
+add(
+    "headers in two languages",
+    csv("Artikel/Item;Menge/Qty;Länge/Length mm;Breite/Width mm;Höhe/Height mm", "A;2;400;300;200"),
+    [NO_WEIGHT],
+)
+add(
+    "headers in two languages, one below the other",
+    csv("品名,箱数,长,宽,高,毛重", "Item,CTNS,L(cm),W(cm),H(cm),G.W.(kg)", "A,2,40,30,20,5"),
+    [USUAL],
+)
+add(
+    "a group of sides beside a quantity",
+    csv(",Carton (cm),,,,", "sku,L,W,H,Qty,Weight (kg)", "A,40,30,20,2,5"),
+    [USUAL],
+)
+add(
+    "a number of pallets at the end",
+    csv("sku,qty,L mm,W mm,H mm", "A,2,400,300,200", "Total pallets,1,,,"),
+    [NO_WEIGHT],
+)
+add("feet and inches in two columns", csv("sku,L (ft),L (in),W (in),H (in)", "A,1,6,12,10"), doubts="L .ft.*sum")
+add(
+    "sides as they are shipped",
+    csv("sku,Qty,Product L cm,Product W cm,Product H cm,Ship L cm,Ship W cm,Ship H cm", "A,2,38,28,18,40,30,20"),
+    [NO_WEIGHT],
+)
+add(
+    "sums of every column",
+    csv("sku,Ctns,L cm,W cm,H cm", "A,2,40,30,20", "B,2,60,40,25", ",4,100,70,45"),
+    doubts="line 4.*total",
+)
+add(
+    "weights of every carton",
+    csv("sku,ctns,L cm,W cm,H cm,NW/CTN,GW/CTN,TTL NW,TTL GW", "A,2,40,30,20,4,5,8,10"),
+    [USUAL],
 )

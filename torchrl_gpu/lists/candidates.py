@@ -138,7 +138,14 @@ def _is_unit(word: str, words: Sequence[str]) -> bool:
 @cache
 def _known_words() -> set[str]:
     texts = [known.OUTER_WORDS, known.INNER_WORDS, known.GROSS_WORDS, known.NET_WORDS, known.ONE_WORDS]
-    texts += [known.TOTAL_WORDS, known.MOST_WORDS, known.BOX_WORDS, known.PIECE_WORDS, known.UNIT_WORDS]
+    texts += [
+        known.TOTAL_WORDS,
+        known.MOST_WORDS,
+        known.OTHER_COUNTS,
+        known.BOX_WORDS,
+        known.PIECE_WORDS,
+        known.UNIT_WORDS,
+    ]
     for column in COLUMNS:
         texts += column.words.values()
     found = set(FILLERS)
@@ -225,8 +232,15 @@ def _match_words(column: Column, header: Header) -> Candidate | None:
         # A single letter is a side behind words for a packing alone: "Box L".
         if is_letter and not all(_is_packing(each) for each in rest):
             continue
-        return Candidate(0, False, rank, tuple(each for each in rest if each not in FILLERS))
+        # "Länge/Length" says the same twice.
+        others = [each for each in rest if each not in FILLERS and not _is_same_side(column, each)]
+        return Candidate(0, False, rank, tuple(others))
     return None
+
+
+def _is_same_side(column: Column, word: str) -> bool:
+    """Whether a word is another one for the side that a column is."""
+    return column.kind == "length" and len(word) > 1 and [word] in map(phrase_words, column.all_words)
 
 
 def _is_measured_otherwise(column: Column, header: Header) -> bool:
@@ -269,7 +283,7 @@ def _rest(words: list[str], phrase: list[str]) -> list[str] | None:
 def _packing_words() -> set[str]:
     dimensions = next(column for column in COLUMNS if column.name == "dimensions")
     packings = f"{known.OUTER_WORDS}, {known.INNER_WORDS}, {', '.join(dimensions.words.values())}, mass, masse"
-    packings += f", {known.GROSS_WORDS}, {known.NET_WORDS}"
+    packings += f", {known.GROSS_WORDS}, {known.NET_WORDS}, {known.PACKED_WORDS}"
     return {fold(word) for word in split_phrases(packings)}
 
 

@@ -197,12 +197,13 @@ BOX_WORDS = (
 )
 # Words of a quantity that counts what is in the boxes, where a list counts both.
 PIECE_WORDS = (
-    "pieces, pcs, pce, units, ea, each, eaches, singles, stück, stueck, stk, uvc, unidades, uds, pezzi, pz, "
+    "pieces, piece, pcs, pc, pce, units, ea, each, eaches, singles, stück, stueck, stk, uvc, unidades, uds, pezzi, pz, "
     "stuks, szt, ks, шт, 个, 個, 只, 支, バラ, バラ数"
 )
 # What a quantity may count and a pallet does not hold one by one.
 OTHER_COUNTS = (
-    "pal, pallet, pallets, plt, palette, paletten, palety, layer, layers, lage, lagen, dz, doz, dozen, pr, pair, pairs"
+    "pal, ep, eup, europalette, europaletten, pallet, pallets, plt, palette, paletten, palety, layer, layers, "
+    "lage, lagen, dz, doz, dozen, pr, pair, pairs"
 )
 _PER_BOX = Column(
     "per_box",
@@ -227,7 +228,7 @@ _PER_BOX = Column(
         "ja": "入数, 入り数, ケース入数",
         "zh": "每箱数量, 装箱数, 装箱量, 每箱, 箱入数",
     },
-    never="weight, price, kg, volume, cbm",
+    never="weight, price, kg, volume, cbm, nw, gw, net, gross, netto, brutto, gewicht, peso, poids, waga",
     default=math.nan,
 )
 _NOT_A_BOX = (
@@ -237,7 +238,8 @@ _NOT_A_BOX = (
     "volume, volumen, volumetric, volumétrique, volumétrico, volumetrica, wolumetryczna, gabarytowa, objemová, "
     "объемный, dim, dimensional, cubed, cubic, cubado, cubico, chargeable, billable, billed, rated, taxable, taxé, "
     "tassabile, frachtpfl, frachtpflichtig, frachtpflichtiges, 体积, 体積, 容積, 材积, 计费, 運賃, "
-    "leer, vide, vuoto, vacío, "
+    "leer, empty, vide, vuoto, vacío, verpackungs, packaging weight, packing weight, poids emballage, peso embalaje, "
+    "peso imballo, peso embalagem, "
     # Of a customer's whole order.
     "order, shipment, consignment, delivery, auftrag, auftrags, sendung, sendungs, lieferung, lieferungs, commande, "
     "envoi, pedido, ordine, spedizione, zending, przesyłki, zamówienia, zásilky, objednávky, заказа, отправления"
@@ -377,7 +379,7 @@ _ORDER = Column(
             "order, po number, order number, order no, order id, po, po no, sales order, so number, so no, ord no, "
             "order ref, delivery, "
             "delivery no, shipment, shipment id, consignment, pallet, pallet no, so #, sales document, document no, "
-            "document number, doc no, pick ticket, pick list, invoice, load id, load no"
+            "document number, doc no, pick ticket, pick list, invoice, load id, load no, doc"
         ),
         "de": (
             "auftrag, auftragsnummer, auftragsnr, auftrags nr, auftr nr, kundenauftrag, bestellung, bestellnummer, "
@@ -468,6 +470,8 @@ OUTER_WORDS = (
     "karton, krabice, balení, obalu, коробка, коробки, упаковка, упаковки, место, места, "
     "外箱, 箱, ケース, 梱包, 外装, 外寸, 包装"
 )
+# As a box goes out: "Ship L". Elsewhere the word says where to, or how many.
+PACKED_WORDS = "ship"
 # Boxes within a box.
 INNER_BOX_WORDS = "inner, innen, innenkarton, einzelkarton, gift, retail, colour, color, 内箱, 内盒, 中箱"
 INNER_WORDS = (

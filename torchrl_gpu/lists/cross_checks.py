@@ -39,6 +39,7 @@ _MOST_ROUNDING = 0.005
 _SAMPLE = 200
 # Words of a header that numbers boxes by itself.
 _BOX_NUMBERS = "sscc, lpn, nve, hu, handling unit, license plate"
+_BOX_LABELS = f"{_BOX_NUMBERS}, tracking, tracking number, tracking no"
 _CANCELLED = {
     *("loschkennzeichen", "loschkz", "removed", "entfallt", "gestrichen", "annulliert"),
     *("cancelled", "canceled", "void", "deleted", "storniert", "storno", "geloscht", "annule", "annulee", "anulado"),
@@ -54,7 +55,7 @@ _WEIGHT_IN_WORDS = re.compile(r"(\d[\d.,' ]*)\s*(?:kgs?|kilos?|lbs?|кг|公斤|
 _MOST_TITLE = 200
 # Headers of what a row is packed in.
 _TYPE_WORDS = (
-    "type, kind, packaging, packing, handling unit, verpackungsart, verpackung, emballage, embalaje, imballo, "
+    "type, kind, verp, packaging, packing, handling unit, verpackungsart, verpackung, emballage, embalaje, imballo, "
     "embalagem, "
     "verpakking, opakowanie, obal, упаковка, 荷姿, 包装"
 )
@@ -403,6 +404,29 @@ def doubts_of_contents(table: Table) -> list[str]:
     return []
 
 
+def doubts_of_repeated_boxes(table: Table) -> list[str]:
+    """Say where one numbered box stands in several rows.
+
+    Boxes of several articles do.
+    """
+    if table.columns.numbers_boxes:
+        return []
+    order = table.columns.at.get("order")
+    for i, text in enumerate(table.header):
+        words = parse_header(text).words
+        is_label = has_any(words, _BOX_LABELS) or (_numbers_boxes(text) and not has_any(words, "code, label"))
+        if i in table.columns.taken() or not is_label:
+            continue
+        seen: set[tuple[str, str]] = set()
+        for line, row in zip(table.lines, table.rows, strict=True):
+            label = text_of(row[i]) if i < len(row) else ""
+            name = text_of(row[order]) if order is not None and order < len(row) else ""
+            if label and (name, label) in seen:
+                return [f'line {line}: the box "{label}" of "{text}" is that of another row, too, and is read twice']
+            seen.add((name, label))
+    return []
+
+
 def _counts_boxes_of_all(table: Table, numbers_at: int, counts_at: int) -> bool:
     """Whether rows are the first, the second, … of as many boxes as each of them says."""
     numbers = [_value(row, numbers_at, NumberStyle()) for row in table.rows[:_SAMPLE]]
@@ -505,4 +529,14 @@ def doubts_of_merged_cells(table: Table, merged: set[tuple[int, int]]) -> list[s
         if lines:
             header = table.header[at]
             found.append(f'line {lines[0]}: the {name}, "{header}", is one cell over several rows, and read for each')
-    return found
+    return found or _doubts_of_merged_boxes(table, merged)
+
+
+def _doubts_of_merged_boxes(table: Table, merged: set[tuple[int, int]]) -> list[str]:
+    """Say where one box, whose name is a merged cell, stands in several rows."""
+    sides = [table.columns.at[name] for name in (*SIDES, "dimensions") if name in table.columns.at]
+    names = [i for i, text in enumerate(table.header) if any(map(_is_box, parse_header(text).words)) and i not in sides]
+    for line in table.lines:
+        if all((line, at) in merged for at in sides) and any((line, at) in merged for at in names):
+            return [f"line {line}: the box is one cell over several rows, and is read for each"]
+    return []

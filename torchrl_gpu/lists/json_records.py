@@ -15,7 +15,7 @@ from torchrl_gpu.lists.spreadsheets import MOST_COLUMNS
 from torchrl_gpu.lists.words import tokens
 
 # No list of boxes is nested deeper, and the stack holds far more.
-_MOST_DEPTH = 8
+_MOST_DEPTH = 24
 _ITEM_KEYS = (
     *("items", "item_sequence", "boxes", "packages", "parcels", "cartons", "records", "rows", "data", "lines"),
     *("line_items", "lineitems", "order_lines", "orderlines", "positions", "positionen", "articles"),

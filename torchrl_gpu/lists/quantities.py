@@ -51,6 +51,7 @@ _WANTED = (
     "ist, bestellt, commandé, demandé, pedido, solicitado, richiesto, ordinato, besteld, gevraagd, zamówiono, "
     "objednáno, заказано, 受注, 注文, 订购, 需求"
 )
+_MASSES = "weight, wt, gewicht, gew, poids, peso, waga, masa, hmotnost, вес, масса, 重, 重量"
 COUNTING_WORDS = (
     *("number", "no", "nr", "#", "qty", "quantity", "anzahl", "count", "total", "nombre", "numero", "n", "nbre", "nb"),
     *("qte", "quantite", "cantidad", "cant", "quantita", "qta", "quantidade", "qtd", "qtde", "aantal", "ilosc"),
@@ -231,6 +232,8 @@ def small_whole_numbers(
     found = []
     for at, header in enumerate(headers):
         if at in taken or header.length_unit in PLAIN_UNITS or header.weight_unit in PLAIN_UNITS:
+            continue
+        if header.weight_unit and has_any(header.words, _MASSES):
             continue
         if has_any(header.words, known.CLASS_WORDS) or numbers_rows(header, sample, at):
             continue

@@ -269,7 +269,9 @@ class _Reader:
         self._decide_what_is_counted()
         self._decide_of_what_weights_are()
         self.read_rows: list[ReadRow] = []
-        self._has_uneven_rows = len({len(row) for row in self.table.rows}) > 1
+        # Cells of a row that has as many as the header, without the empty ones at its end.
+        whole = [row for row in self.table.rows if len(row) == len(self.table.header)]
+        self._least_filled = min(map(_num_filled, whole), default=len(self.table.header))
 
     # -- what holds for the whole list -----------------------------------------------------------------------------
 
@@ -537,6 +539,7 @@ class _Reader:
         found += cross_checks.doubts_of_merged_cells(table, self.sheet.merged)
         found += cross_checks.doubts_of_overlapping_numbers(table)
         found += cross_checks.doubts_of_contents(table)
+        found += cross_checks.doubts_of_repeated_boxes(table)
         found += cross_checks.doubts_of_what_is_inside(table, self.style)
         if not self.options.weight_unit and not self.units_of_columns.get("weight"):
             found += cross_checks.doubts_of_weight_units(table)
@@ -599,11 +602,9 @@ class _Reader:
         if not self.sheet.delimiter or not self.table.header_line:
             return
         # A decimal comma between commas moves the last, empty cells beyond the header.
-        if self.sheet.delimiter == "," and len(cells) > len(self.table.header) and self._has_uneven_rows:
+        filled = _num_filled(cells)
+        if self.sheet.delimiter == "," and len(cells) > len(self.table.header) and filled > self._least_filled:
             raise _RowError(f"the row has {len(cells)} cells, and the header {len(self.table.header)}")
-        filled = len(cells)
-        while filled and not text_of(cells[filled - 1]):
-            filled -= 1
         wanted = len(self.table.header)
         of_blanks = not self.sheet.delimiter.strip(" ")
         if filled > wanted or (of_blanks and filled < wanted):
@@ -931,6 +932,14 @@ def _is_improper(text: str) -> bool:
     """Whether a number is written as a fraction of at least one, such as 20/2."""
     match = _IMPROPER.search(text)
     return match is not None and int(match["above"]) >= int(match["below"])
+
+
+def _num_filled(cells: Cells) -> int:
+    """Number of cells of a row without the empty ones at its end."""
+    filled = len(cells)
+    while filled and not text_of(cells[filled - 1]):
+        filled -= 1
+    return filled
 
 
 def _is_number(cell: object) -> bool:

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from torchrl_gpu.lists.candidates import Cells, FoundColumns, is_known_word, parse_header
-from torchrl_gpu.lists.columns import SIDES
+from torchrl_gpu.lists.candidates import Cells, FoundColumns, is_known_word, match_header, parse_header
+from torchrl_gpu.lists.columns import COLUMNS, SIDES
 from torchrl_gpu.lists.headers import find_columns
 from torchrl_gpu.lists.numbers import NumberStyle, amount_of, number_of, text_of
 from torchrl_gpu.lists.side_texts import split_sides
@@ -29,6 +29,12 @@ _REPEATABLE = ("unit", "weight_unit", "article")
 _TOTAL_WORDS = split_phrases(
     "total, totals, sum, subtotal, grand, summe, gesamt, zwischensumme, totaal, totale, suma, totaux, somme, razem,"
     " celkem, soucet, итого, итог, всего, 合計, 小計, 合计, 总计, 小计, 總計, gesamtsumme, endsumme"
+)
+# Rows of a workbook that are no boxes, by a cell that is such a word.
+_STATISTIC_WORDS = split_phrases(
+    "average, avg, mean, max, min, maximum, minimum, mittelwert, durchschnitt, moyenne, media, promedio, gemiddelde,"
+    " srednia, prumer, среднее, 平均, example, sample, beispiel, muster, exemple, ejemplo, esempio, exemplo, voorbeeld,"
+    " przykład, priklad, пример, 例, 示例"
 )
 # At the break of a page: sums of the pages before, and their numbers.
 _CARRIED_WORDS = {"ubertrag", "uebertrag", "report", "riporto", "carried", "brought", "przeniesienie", "prevod"}
@@ -107,19 +113,26 @@ def find_table(sheet: Sheet, named: Mapping[str, str]) -> Table | None:
         named: Headers, or numbers of columns from 1, by what the user says they are.
     """
     filled = [i for i, row in enumerate(sheet.rows) if not is_empty(row)]
-    best: tuple[int, int] | None = None
+    best: tuple[int, bool, int] | None = None
     best_table: Table | None = None
     for i in filled[:_MOST_ABOVE]:
         table = _table_at(sheet, i, named)
         if table is None:
             continue
-        # Of two rows with as many columns the upper one is the header.
-        score = (len(table.columns.at), -i)
+        # Of two rows with as many columns the one with units is the header, or else the upper one.
+        score = (len(table.columns.at), _has_units(table, sheet.rows[i]), -i)
         if best is None or score > best:
             best, best_table = score, table
     if best_table is not None:
         return best_table
     return _table_without_header(sheet, filled, named)
+
+
+def _has_units(table: Table, row: Cells) -> bool:
+    """Whether a row of headers says a unit. A row of boxes says amounts, and is none."""
+    if any(amount_of(cell, NumberStyle()) is not None for cell in row):
+        return False
+    return bool(table.units) or any(parse_header(table.header[at]).length_unit for at in table.columns.at.values())
 
 
 def _table_at(sheet: Sheet, at: int, named: Mapping[str, str]) -> Table | None:
@@ -131,13 +144,15 @@ def _table_at(sheet: Sheet, at: int, named: Mapping[str, str]) -> Table | None:
         return None
     below = [row for row in sheet.rows[at + 1 : at + 400] if not is_empty(row)]
     best: tuple[list[str], FoundColumns] | None = None
-    best_score = (False, 0)
+    best_score = (False, 0, False)
     for header in (cells, _joined(sheet, at)):
         given = _given(header, named)
         if given is None:
             continue
         columns = find_columns(header, below, given)
-        score = (not _repeated(header, columns, below), len(columns.at))
+        # "Carton (cm)" above the sides says their unit.
+        is_of_sides = header is not cells and _stands_above_sides(sheet.rows[at - 1], header, columns)
+        score = (not _repeated(header, columns, below), len(columns.at), is_of_sides)
         if columns.has_sides and score > best_score:
             best, best_score = (header, columns), score
     if best is None:
@@ -147,6 +162,14 @@ def _table_at(sheet: Sheet, at: int, named: Mapping[str, str]) -> Table | None:
         if name not in named:
             columns.doubts.append(f'"{header[columns.at[name]]}" stands there twice, and the first is the {name}')
     return _cut(sheet, at, header, columns)
+
+
+def _stands_above_sides(above: Cells, header: Sequence[str], columns: FoundColumns) -> bool:
+    """Whether a row has a unit above a side, and nothing above the first column."""
+    sides = [columns.at[side] for side in SIDES if side in columns.at]
+    is_above = any(at < len(above) and text_of(above[at]) for at in sides)
+    starts_there = bool(above) and bool(text_of(above[0]))
+    return is_above and not starts_there and any(parse_header(header[at]).length_unit for at in sides)
 
 
 def _repeated(header: Sequence[str], columns: FoundColumns, rows: Sequence[Cells]) -> list[str]:
@@ -177,8 +200,16 @@ def _joined(sheet: Sheet, at: int) -> list[str]:
     for upper, lower in zip(above, below, strict=False):
         # A group's name stands over its first column.
         group = upper or group
+        # "Carton (cm)" stands over sides alone, and a quantity beside them has no unit.
+        if not upper and parse_header(group).length_unit and not _is_side(lower):
+            group = ""
         joined.append(f"{group} {lower}".strip() if lower else upper)
     return joined
+
+
+def _is_side(text: str) -> bool:
+    header = parse_header(text)
+    return any(column.kind == "length" and match_header(column, header, 0) is not None for column in COLUMNS)
 
 
 def _given(header: Sequence[str], named: Mapping[str, str]) -> dict[str, int] | None:
@@ -250,10 +281,14 @@ def _leave_out_footers(table: Table, headers: Sequence[list[str]]) -> None:
     above = _Sums()
     for i, row in enumerate(table.rows):
         if i in with_numbers:
-            above.add(_amount(table, row, "quantity"), _amount(table, row, "weight"))
+            of_box = _sides(table, row)
+            is_sum_of_sides = i == last and above.rows > 1 and above.has_sides(of_box)
+            above.add(_amount(table, row, "quantity"), _amount(table, row, "weight"), of_box)
             kept.append(i)
-            if _is_called_total(row):
-                table.columns.doubts.append(f"line {table.lines[i]}: this may be a total, and is read as a box")
+            if is_sum_of_sides or _is_called_total(row):
+                table.columns.doubts.append(
+                    f"line {table.lines[i]}: this may be a total or an example, and is read as a box"
+                )
             continue
         if is_empty(row):
             continue
@@ -290,18 +325,28 @@ class _Sums:
         boxes: Of the quantities.
         weights: Of the weights.
         products: Of the weights times the quantities.
+        sides: Of length, width and height.
     """
 
     rows: int = 0
     boxes: float = 0.0
     weights: float = 0.0
     products: float = 0.0
+    sides: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
 
-    def add(self, number: float | None, weight: float | None) -> None:
+    def add(self, number: float | None, weight: float | None, sides: Sequence[float]) -> None:
         self.rows += 1
         self.boxes += number or 0.0
         self.weights += weight or 0.0
         self.products += (number or 0.0) * (weight or 0.0)
+        self.sides = [a + b for a, b in zip(self.sides, sides, strict=True)]
+
+    def has_sides(self, sides: Sequence[float]) -> bool:
+        """Whether each side of a row is the sum of those above it.
+
+        Some sheets add up every column.
+        """
+        return all(a > 0 and math.isclose(a, b) for a, b in zip(sides, self.sides, strict=True))
 
     def are_in(self, number: float | None, weight: float | None) -> bool:
         """Whether a row has the sum of the boxes and, if any, one of those of the weights."""
@@ -316,6 +361,10 @@ def _amount(table: Table, row: Cells, name: str) -> float | None:
     at = table.columns.at.get(name)
     amount = amount_of(row[at], NumberStyle()) if at is not None and at < len(row) else None
     return None if amount is None else amount.value
+
+
+def _sides(table: Table, row: Cells) -> list[float]:
+    return [_amount(table, row, side) or 0.0 for side in SIDES]
 
 
 def _begins_with(filled: Sequence[str], words: set[str]) -> bool:
@@ -375,8 +424,9 @@ def _is_called_total(row: Cells) -> bool:
 def _is_total_word(cell: str) -> bool:
     if len(cell) > _MOST_LETTERS or not any(map(str.isalpha, cell)):
         return False
-    words = tokens(cell)
-    return bool(words) and all(word in _TOTAL_WORDS for word in words)
+    # "Example: AB-12" is one, too.
+    words = tokens(cell.partition(":")[0])
+    return bool(words) and all(word in _TOTAL_WORDS or word in _STATISTIC_WORDS for word in words)
 
 
 def _has_numbers(row: Cells, columns: Sequence[int]) -> bool:
