@@ -1766,3 +1766,14 @@ add(
     csv("sku,ctns,L cm,W cm,H cm,NW/CTN,GW/CTN,TTL NW,TTL GW", "A,2,40,30,20,4,5,8,10"),
     [USUAL],
 )
+add(
+    "numbers of cartons that begin anew",
+    csv("Order,Carton No,L cm,W cm,H cm", "7,1,40,30,20", "7,2,40,30,20", "8,1,40,30,20"),
+    [(1, (400, 300, 200), None)] * 3,
+    orders=["7", "8"],
+)
+add(
+    "shelves that look like numbers of boxes",
+    csv("Место;Артикул;Кол-во;Длина мм;Ширина мм;Высота мм", "1-2;A;2;400;300;200", "1-3;B;2;400;300;200"),
+    [NO_WEIGHT] * 2,
+)

@@ -467,7 +467,7 @@ OUTER_WORDS = (
     "karton, umkarton, paket, packstück, packstueck, kiste, verpackung, außen, aussen, colis, caisse, "
     "emballage, caja, bulto, embalaje, "
     "scatola, collo, imballo, cartone, caixa, embalagem, doos, colli, opakowanie, opakowania, kartonu, "
-    "karton, krabice, balení, obalu, коробка, коробки, упаковка, упаковки, место, места, "
+    "karton, krabice, balení, obalu, коробка, коробки, упаковка, упаковки, места, "
     "外箱, 箱, ケース, 梱包, 外装, 外寸, 包装"
 )
 # As a box goes out: "Ship L". Elsewhere the word says where to, or how many.

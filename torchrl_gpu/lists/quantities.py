@@ -233,7 +233,8 @@ def small_whole_numbers(
     for at, header in enumerate(headers):
         if at in taken or header.length_unit in PLAIN_UNITS or header.weight_unit in PLAIN_UNITS:
             continue
-        if header.weight_unit and has_any(header.words, _MASSES):
+        is_number_of_box = names_boxes(header) and header.words[-1] in _NUMBERED_WORDS
+        if is_number_of_box or (header.weight_unit and has_any(header.words, _MASSES)):
             continue
         if has_any(header.words, known.CLASS_WORDS) or numbers_rows(header, sample, at):
             continue

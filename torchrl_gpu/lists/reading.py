@@ -693,7 +693,7 @@ class _Reader:
             self._doubt_once("unit", f'"{self.table.header[self.at["unit"]]}" says {row_unit}, the headers say {unit}')
         unit = unit or row_unit
         # 40x30x20/2 is two boxes, and no height of ten.
-        if _IMPROPER.search(text_of(cell)) and amount.value >= 1 and _is_improper(text_of(cell)):
+        if isinstance(cell, str) and "/" in cell and _is_improper(cell):
             raise _RowError(f"{name} must be a positive number, not {_shown(cell)}")
         if amount.word:
             unit = unit_of_word(amount.word.strip("()[] "), LENGTH_BY_WORD)
