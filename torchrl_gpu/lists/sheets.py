@@ -22,6 +22,8 @@ from torchrl_gpu.lists.words import split_phrases, tokens
 _MOST_ABOVE = 60
 # Letters of a cell in which a word for a total is looked for.
 _MOST_LETTERS = 200
+# Rows of a list whose last one may be the sum of the others: of more the sum is no side of a box.
+_MOST_SUMMED = 1000
 # "Signature" and "Date": a row with more is a box whose sides are missing.
 _MOST_CELLS_OF_A_REMARK = 2
 # Columns that a list may have several of under one header.
@@ -281,9 +283,8 @@ def _leave_out_footers(table: Table, headers: Sequence[list[str]]) -> None:
     above = _Sums()
     for i, row in enumerate(table.rows):
         if i in with_numbers:
-            of_box = _sides(table, row)
-            is_sum_of_sides = i == last and above.rows > 1 and above.has_sides(of_box)
-            above.add(_amount(table, row, "quantity"), _amount(table, row, "weight"), of_box)
+            is_sum_of_sides = i == last and len(with_numbers) <= _MOST_SUMMED and above.has_sides(table, row)
+            above.pending.append(row)
             kept.append(i)
             if is_sum_of_sides or _is_called_total(row):
                 table.columns.doubts.append(
@@ -298,7 +299,7 @@ def _leave_out_footers(table: Table, headers: Sequence[list[str]]) -> None:
         is_remark = i > last and len(filled) <= _MOST_CELLS_OF_A_REMARK and not any(map(_is_number, filled))
         if is_remark and _is_article(texts, filled, at):
             is_remark = False
-        is_sum = above.are_in(_amount(table, row, "quantity"), _amount(table, row, "weight"))
+        is_sum = above.are_in(table, row)
         is_nameless_total = i > last and is_sum and all(map(_is_number, filled))
         # The second of two equal rows has the sum of those above it.
         is_sure = is_sum and (i > last or above.rows > 1)
@@ -326,6 +327,7 @@ class _Sums:
         weights: Of the weights.
         products: Of the weights times the quantities.
         sides: Of length, width and height.
+        pending: Rows that are added when a sum is asked for: most lists have no totals, and millions of rows.
     """
 
     rows: int = 0
@@ -333,23 +335,33 @@ class _Sums:
     weights: float = 0.0
     products: float = 0.0
     sides: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    pending: list[Cells] = field(default_factory=list)
 
-    def add(self, number: float | None, weight: float | None, sides: Sequence[float]) -> None:
-        self.rows += 1
-        self.boxes += number or 0.0
-        self.weights += weight or 0.0
-        self.products += (number or 0.0) * (weight or 0.0)
-        self.sides = [a + b for a, b in zip(self.sides, sides, strict=True)]
+    def _add_pending(self, table: Table) -> None:
+        for row in self.pending:
+            number = _amount(table, row, "quantity") or 0.0
+            weight = _amount(table, row, "weight") or 0.0
+            self.rows += 1
+            self.boxes += number
+            self.weights += weight
+            self.products += number * weight
+            self.sides = [a + b for a, b in zip(self.sides, _sides(table, row), strict=True)]
+        self.pending.clear()
 
-    def has_sides(self, sides: Sequence[float]) -> bool:
+    def has_sides(self, table: Table, row: Cells) -> bool:
         """Whether each side of a row is the sum of those above it.
 
         Some sheets add up every column.
         """
-        return all(a > 0 and math.isclose(a, b) for a, b in zip(sides, self.sides, strict=True))
+        self._add_pending(table)
+        pairs = zip(_sides(table, row), self.sides, strict=True)
+        return self.rows > 1 and all(a > 0 and math.isclose(a, b) for a, b in pairs)
 
-    def are_in(self, number: float | None, weight: float | None) -> bool:
+    def are_in(self, table: Table, row: Cells) -> bool:
         """Whether a row has the sum of the boxes and, if any, one of those of the weights."""
+        self._add_pending(table)
+        number = _amount(table, row, "quantity")
+        weight = _amount(table, row, "weight")
         if not number or number != self.boxes:
             return False
         if weight is None:
