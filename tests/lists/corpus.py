@@ -82,6 +82,8 @@ def excel(
     formats: dict[str, str] | None = None,
     active: int | None = None,
     hide_sheet: bool = False,
+    hidden_columns: str = "",
+    struck: Sequence[int] = (),
 ) -> Callable[[], bytes]:
     """Make an .xlsx file, with a sheet `before` the one of the rows."""
 
@@ -99,6 +101,11 @@ def excel(
             sheet.merge_cells(cells)
         for cell, number_format in (formats or {}).items():
             sheet[cell].number_format = number_format
+        for letter in hidden_columns:
+            sheet.column_dimensions[letter].hidden = True
+        for line in struck:
+            for each in sheet[line]:
+                each.font = openpyxl.styles.Font(strike=True)
         if before is not None:
             first = book.create_sheet("Cover", 0)
             for row in before:
@@ -163,7 +170,7 @@ def _ods_cell(value: object) -> str:
     return f'<table:table-cell office:value-type="float" office:value="{value}"/>'
 
 
-# -- numbers -----------------------------------------------------------------------------------------------------------
+# -- numbers -------------------------------------------------------------------------------------------------------
 
 add(
     "decimal comma and thousands",
@@ -257,7 +264,7 @@ add(
 )
 
 
-# -- units -------------------------------------------------------------------------------------------------------------
+# -- units ---------------------------------------------------------------------------------------------------------
 
 add(
     "pounds in brackets",
@@ -380,7 +387,7 @@ add(
 add("a unit for one side alone", csv("sku,L (cm),W,H,qty", "A,40,30,20,2"), [NO_WEIGHT])
 
 
-# -- headers -----------------------------------------------------------------------------------------------------------
+# -- headers -------------------------------------------------------------------------------------------------------
 
 add("English", csv("Item,Length mm,Width mm,Height mm,Quantity,Gross weight kg", "A,400,300,200,2,5"), [USUAL])
 add(
@@ -463,7 +470,7 @@ add(
 )
 
 
-# -- which of several --------------------------------------------------------------------------------------------------
+# -- which of several ----------------------------------------------------------------------------------------------
 
 add(
     "gross and net weight",
@@ -565,7 +572,7 @@ add(
 add("stock is no quantity", csv("sku,L mm,W mm,H mm,Stock qty,Order qty,weight kg", "A,400,300,200,99,2,5"), [USUAL])
 
 
-# -- where the table stands --------------------------------------------------------------------------------------------
+# -- where the table stands ----------------------------------------------------------------------------------------
 
 add(
     "a title above the header",
@@ -693,7 +700,7 @@ add(
 )
 
 
-# -- files -------------------------------------------------------------------------------------------------------------
+# -- files ---------------------------------------------------------------------------------------------------------
 
 add("tabs", csv("sku\tL mm\tW mm\tH mm\tqty\tweight kg", "A\t400\t300\t200\t2\t5"), [USUAL], suffix=".tsv")
 add("bars", csv("sku|L mm|W mm|H mm|qty|weight kg", "A|400|300|200|2|5"), [USUAL], suffix=".txt")
@@ -838,7 +845,7 @@ add(
 )
 
 
-# -- traps -----------------------------------------------------------------------------------------------------------
+# -- traps -------------------------------------------------------------------------------------------------------
 
 add(
     "a decimal comma between commas",
@@ -916,7 +923,7 @@ add("a side of zero", csv("sku,L mm,W mm,H mm,qty", "A,400,0,200,2"), asks="line
 add("a range", csv("sku,L mm,W mm,H mm,qty", "A,400-410,300,200,2"), asks="line 2.*length")
 
 
-# -- what other columns and rows say -----------------------------------------------------------------------------------
+# -- what other columns and rows say -------------------------------------------------------------------------------
 
 add(
     "a weight that no box of these sides has",
@@ -1069,7 +1076,7 @@ add(
 )
 
 
-# -- more files --------------------------------------------------------------------------------------------------------
+# -- more files ----------------------------------------------------------------------------------------------------
 
 add(
     "lines that are drawn",
@@ -1117,7 +1124,7 @@ add(
 )
 
 
-# -- more traps --------------------------------------------------------------------------------------------------------
+# -- more traps ----------------------------------------------------------------------------------------------------
 
 add(
     "numbered cartons and what is in them",
@@ -1274,7 +1281,7 @@ add(
     doubts="Volumen.*Bruttogewicht",
 )
 
-# -- columns of public programs and templates --------------------------------------------------------------------------
+# -- columns of public programs and templates ----------------------------------------------------------------------
 
 add(
     "a template of cartons and pallets",
@@ -1362,4 +1369,411 @@ add(
     ),
     [USUAL],
     options={"unit": "mm"},
+)
+
+
+# -- what a word leaves out ------------------------------------------------------------------------------------------
+
+for _header in (
+    "Volumengewicht kg",
+    "Poids volumétrique kg",
+    "Peso taxable kg",
+    "Billable Weight (kg)",
+    "体积重(kg)",
+    "Объемный вес, кг",
+    "Waga gabarytowa kg",
+    "Palettengewicht kg",
+    "Peso palet kg",
+    "托盘重量(kg)",
+    "Sendungsgewicht kg",
+    "Вес заказа, кг",
+    "Leergewicht kg",
+):
+    add(f"no weight of a box, {_header}", csv(f"sku;qty;L mm;B mm;H mm;{_header}", "A;2;400;300;200;7"), [NO_WEIGHT])
+for _header in (
+    "Positionsgewicht kg",
+    "Poids ligne kg",
+    "Peso complessivo kg",
+    "Waga całkowita kg",
+    "Weight x Qty (kg)",
+    "Combined weight kg",
+    "Суммарный вес, кг",
+    "重量計(kg)",
+    "Row Wt (kg)",
+):
+    add(f"the weight of a row, {_header}", csv(f"sku;qty;L mm;B mm;H mm;{_header}", "A;2;400;300;200;10"), [USUAL])
+for _header in (
+    "Stk/Karton",
+    "Uds/caja",
+    "Pz x cartone",
+    "Pièces/colis",
+    "Szt. w opak.",
+    "шт/кор",
+    "个/箱",
+    "Stuks/doos",
+    "Units per shipper",
+    "Qtd/cx",
+):
+    add(f"what a box holds, {_header}", csv(f"sku;Qty;{_header};L mm;W mm;H mm", "A;48;24;400;300;200"), asks="counts")
+for _header in (
+    "SO #",
+    "Auftrags-Nr.",
+    "Belegnummer",
+    "Nr zlecenia",
+    "Č. objednávky",
+    "Nº albarán",
+    "N. DDT",
+    "Bestelnr.",
+    "№ накладной",
+    "伝票番号",
+    "送货单号",
+    "Sales Document",
+    "Invoice No.",
+):
+    add(
+        f"orders by {_header}",
+        csv(f"{_header};Artikel;Qty;L mm;W mm;H mm", "X1;A;2;400;300;200", "X2;B;2;400;300;200"),
+        [NO_WEIGHT] * 2,
+        orders=["X1", "X2"],
+    )
+for _header in ("Pick order", "Sort Order", "Order Item", "Loading order"):
+    add(
+        f"a sequence by {_header}",
+        csv(f"{_header},sku,qty,L mm,W mm,H mm", "10,A,2,400,300,200", "20,B,2,400,300,200"),
+        [NO_WEIGHT] * 2,
+        orders=["all"],
+    )
+for _wanted, _shipped in (
+    ("Cant. pedida", "Cant. servida"),
+    ("Qté commandée", "Qté livrée"),
+    ("Ilość zamówiona", "Ilość wydana"),
+    ("受注数量", "出荷数量"),
+    ("Sollmenge", "Istmenge"),
+):
+    add(f"{_wanted} and {_shipped}", csv(f"sku;{_wanted};{_shipped};L mm;W mm;H mm", "A;5;2;400;300;200"), [NO_WEIGHT])
+add(
+    "a shop's numbers of orders",
+    csv(
+        "Name,Email,Lineitem quantity,Lineitem sku,Length (cm),Width (cm),Height (cm)",
+        "#1001,a@example.org,2,A,40,30,20",
+        "#1002,b@example.org,2,B,40,30,20",
+    ),
+    [NO_WEIGHT] * 2,
+    orders=["#1001", "#1002"],
+)
+
+
+# -- units and orders of sides ---------------------------------------------------------------------------------------
+
+add(
+    "codes of units",
+    csv("ITEM,QTY,QTY_UOM,LENGTH,WIDTH,HEIGHT,DIM_UOM,WEIGHT,WT_UOM", "A,2,CT,40,30,20,CMT,11.0231,LBR"),
+    [(2, (400, 300, 200), 4.99999)],
+)
+add(
+    "a unit of weight that is no unit", csv("sku,Qty,L mm,W mm,H mm,Weight,Weight UOM", "A,2,4,3,2,5,HGM"), doubts="HGM"
+)
+add(
+    "a unit that is a preposition",
+    csv("sku,L in package,W in package,H in package,unit", "A,400,300,200,mm"),
+    [(1, (400, 300, 200), None)],
+)
+add("a title without a unit", csv("Total units: 24 in 3 boxes", "sku,L,W,H,qty", "A,400,300,200,2"), asks="unit")
+add("a German unit above the header", csv("Alle Angaben in mm", "Artikel;L;B;H;Menge", "A;400;300;200;2"), [NO_WEIGHT])
+add(
+    "inches and pounds above the header",
+    csv("Unit: inch / lb", "sku,L,W,H,qty,weight", "A,10,20,30,2,10"),
+    [(2, (254, 508, 762), 4.5359237)],
+)
+add(
+    "headers that say what must be there",
+    csv("SKU*,Quantity*,Length (required),Width (required),Height (required),Dimension Unit", "A,2,40,30,20,cm"),
+    [NO_WEIGHT],
+)
+add("two apostrophes", csv("sku\tqty\tL\tW\tH", "A\t2\t10''\t20''\t30''"), [(2, (254, 508, 762), None)])
+for _header, _cell in (
+    ("Wymiary (WxSxD) mm", "200x300x400"),
+    ("Wymiary SxWxG [mm]", "300x200x400"),
+    ("Rozmiar (szer. x wys. x głęb.) mm", "300x200x400"),
+):
+    add(f"sides in the order of {_header}", csv(f"sku;qty;{_header}", f"A;2;{_cell}"), [NO_WEIGHT])
+add("an order of sides with two readings", csv("sku;qty;Medidas (AxAxF) mm", "A;2;200x300x400"), doubts="AxAxF")
+for _cell in (
+    "30x40x20 cm (BxTxH)",
+    "40 x 30 x 20 (cm)",
+    "(40 x 30 x 20) cm",
+    "40 por 30 por 20 cm",
+    "长40cm宽30cm高20cm",
+    "長さ40×幅30×高さ20cm",
+):
+    add(f"the cell {_cell}", csv("sku\tqty\tSize", f"A\t2\t{_cell}"), [NO_WEIGHT])
+add("letters with inch signs", csv("sku\tqty\tSize", 'A\t2\t10"L x 20"W x 30"H'), [(2, (254, 508, 762), None)])
+add("labelled sides in two units", csv("sku\tqty\tSize", "A\t2\tL1m W30cm H20cm"), asks="length|Size")
+add("boxes behind their sides", csv("Ref,Dims (cm),Weight kg", "A,40x30x20/2,5"), asks="line 2.*20/2")
+add(
+    "sides of pallets in German",
+    csv("sku;Palettenlänge mm;Palettenbreite mm;Palettenhöhe mm", "A;1;2;3"),
+    asks="length",
+)
+
+
+# -- which quantity --------------------------------------------------------------------------------------------------
+
+add(
+    "a quantity of an unknown word, with zeros",
+    csv("Product,Demand,Done,L mm,W mm,H mm", "A,2,0,400,300,200", "B,0,3,400,300,200"),
+    doubts="Demand.*Done",
+)
+add("a large demand", csv("sku,Demand,L mm,W mm,H mm", "A,1200,400,300,200", "B,24,400,300,200"), doubts="Demand")
+add(
+    "an unknown quantity of three decimals",
+    csv("sku;Bedarf;L mm;B mm;H mm;kg", "A;2,000;400;300;200;5,0", "B;3,000;400;300;200;5,0"),
+    doubts="Bedarf",
+)
+add(
+    "a quantity behind a cross", csv("sku,Order qty,L mm,W mm,H mm", "A,x2,4,3,2", "B,x3,4,3,2"), doubts="Order qty.*x2"
+)
+add(
+    "line numbers called N°",
+    csv("N°;L mm;l mm;H mm", "10;400;300;200", "20;400;300;200"),
+    [(1, (400, 300, 200), None)] * 2,
+)
+add("cartons as C/T", csv("Item,C/T,Q'TY (PCS),L(CM),W(CM),H(CM),G.W.(KG)", "A,2,48,40,30,20,5"), [USUAL])
+add("boxes and pieces", csv("Item,BOX,PCS,L(CM),W(CM),H(CM)", "A,2,48,40,30,20", "B,5,100,40,30,20"), doubts="BOX")
+add("eaches and sides of cases", csv("Item,Qty,UOM,Case L mm,Case W mm,Case H mm", "A,48,EA,400,300,200"), doubts="Qty")
+add("a quantity of cases, or in cases", csv("sku,Case Qty,L mm,W mm,H mm", "A,2,400,300,200"), doubts="Case Qty")
+add(
+    "cartons and pallets",
+    csv("Package Type,Qty,L cm,W cm,H cm", "Carton,2,40,30,20", "Pallet,2,120,80,150"),
+    doubts="pallet.*Package Type",
+)
+add(
+    "as many boxes as all rows have",
+    csv("Shipment,Package No,Total Packages,L cm,W cm,H cm", "S,1,2,40,30,20", "S,2,2,40,30,20"),
+    doubts="Package No.*Total Packages",
+)
+for _cells in (('"1,3"', "2"), ("#1-#2", "#3"), ("1-2/3", "3/3"), ("AB1-AB2", "AB3"), ("1 à 2", "3")):
+    add(
+        f"numbers of cartons, {_cells[0]}",
+        csv("Carton No.,sku,L cm,W cm,H cm", f"{_cells[0]},A,40,30,20", f"{_cells[1]},B,40,30,20"),
+        [NO_WEIGHT, (1, (400, 300, 200), None)],
+    )
+for _header in ("Packstück-Nr.", "N° colis", "№ места", "Marks & Nos."):
+    add(
+        f"numbers of boxes below {_header}",
+        csv(f"{_header};sku;L cm;W cm;H cm", "1-2;A;40;30;20", "3;B;40;30;20"),
+        [NO_WEIGHT, (1, (400, 300, 200), None)],
+    )
+add(
+    "names of boxes with a dash",
+    csv("Carton No.,L cm,W cm,H cm", "C1-01,40,30,20", "C1-02,40,30,20"),
+    [(1, (400, 300, 200), None)] * 2,
+)
+for _cell in ("2 KAR", "2 Stck.", "2 cx", "2ケース", "2 ctn(s)"):
+    add(f"the quantity {_cell}", csv("sku\tqty\tL mm\tW mm\tH mm", f"A\t{_cell}\t400\t300\t200"), [NO_WEIGHT])
+for _cell in ("5 kg/ctn", "5 kg each", "5 Kg brutto"):
+    add(f"the weight {_cell}", csv("sku\tqty\tL mm\tW mm\tH mm\tweight", f"A\t2\t400\t300\t200\t{_cell}"), [USUAL])
+add(
+    "the sides of what is inside",
+    csv("Product L mm,Product W mm,Product H mm,Units per carton,Cartons", "9,8,7,24,2"),
+    doubts="Product L",
+)
+add(
+    "the weight of a piece",
+    csv("L mm,W mm,H mm,Pcs/Ctn,Ctns,Unit Weight kg", "400,300,200,24,2,0.2"),
+    doubts="Unit Weight",
+)
+add(
+    "boxes in boxes",
+    csv(
+        "sku,Inner Carton L cm,Inner Carton W cm,Inner Carton H cm,Master Carton L cm,Master Carton W cm,"
+        "Master Carton H cm,Cartons",
+        "A,20,15,10,40,30,20,2",
+    ),
+    [NO_WEIGHT],
+)
+
+
+# -- rows between rows -----------------------------------------------------------------------------------------------
+
+_TITLED = ["sku,Ctns,L cm,W cm,H cm,G.W. (kg)", "A,2,40,30,20,10", "B,3,60,40,25,37.5"]
+_OF_ROWS = [USUAL, (3, (600, 400, 250), 12.5)]
+add("a total weight in words below", csv(*_TITLED, "Total Gross Weight: 47.5 KGS", "Total Cartons: 5"), _OF_ROWS)
+add("a total weight in words above", csv("Total cartons: 5", "Total gross weight: 47.5 kg", "", *_TITLED), _OF_ROWS)
+add("a total weight in a cell above", csv("Total cartons,5", "Total weight,47.5", "", *_TITLED), _OF_ROWS)
+add("a total without a word", csv("sku,qty,L mm,W mm,H mm,kg", "A,2,400,300,200,5", ",2,,,,10"), [USUAL])
+add("a sum in German", csv("sku;qty;L mm;W mm;H mm;kg", "A;2;400;300;200;5", "Gesamtsumme;2;;;;10"), [USUAL])
+add(
+    "an article called Total without sides",
+    csv("sku,name,L mm,W mm,H mm,qty", "1,Total Cleaner,,,,2"),
+    asks="line 2",
+)
+add("an article without sides at the end", csv("sku,L mm,W mm,H mm", "B-2,,,"), asks="line 2|no box")
+add(
+    "pages",
+    csv(
+        "Artikel;Menge;L mm;B mm;H mm;kg",
+        "A;2;400;300;200;5",
+        "Übertrag;2;;;;10",
+        "Seite 1 von 2",
+        "Artikel;Menge;L mm;B mm;H mm;kg",
+        "B;2;400;300;200;5",
+        "Seite 2",
+    ),
+    [USUAL, USUAL],
+)
+add(
+    "two rows of headers on every page",
+    csv(
+        *("sku,Carton,,,qty", ",L mm,W mm,H mm,", "A,400,300,200,2"),
+        *("sku,Carton,,,qty", ",L mm,W mm,H mm,", "B,400,300,200,2"),
+    ),
+    [NO_WEIGHT] * 2,
+)
+add(
+    "a decimal comma that moves an empty cell",
+    csv("sku,L cm,W cm,H cm,qty,note", "A,40,5,30,20,2,", "B,40,30,20,2,"),
+    asks="line 2",
+)
+for _header, _cell in (("Cancelled", "Yes"), ("Storno", "X"), ("Löschkennzeichen", "X")):
+    add(
+        f"a row below {_header}", csv(f"sku;Menge;{_header};L mm;B mm;H mm", f"A;2;{_cell};400;300;200"), doubts=_header
+    )
+add(
+    "a hidden column",
+    excel([["sku", "Qty", "L mm", "W mm", "H mm"], ["A", 2, 400, 300, 200]], hidden_columns="B"),
+    doubts="Qty.*hidden",
+    suffix=".xlsx",
+)
+add(
+    "a hidden column that is wanted",
+    excel([["sku", "Qty", "L mm", "W mm", "H mm"], ["A", 2, 400, 300, 200]], hidden_columns="B"),
+    [NO_WEIGHT],
+    options={"hidden": True},
+    suffix=".xlsx",
+)
+add(
+    "a row that is struck through",
+    excel([["sku", "Qty", "L mm", "W mm", "H mm"], ["A", 2, 4e2, 3e2, 2e2], ["B", 2, 4e2, 3e2, 2e2]], struck=[3]),
+    doubts="line 3 is struck through",
+    suffix=".xlsx",
+)
+
+
+# -- packages with what is in them -----------------------------------------------------------------------------------
+
+_PACKAGE = {"length_mm": 400, "width_mm": 300, "height_mm": 200}
+add(
+    "packages that say what is in them",
+    json.dumps(
+        {"orders": [{"id": "7", "packages": [_PACKAGE | {"items": [{"sku": "A", "qty": 9}, {"sku": "B"}]}]}]}
+    ).encode(),
+    [(1, (400, 300, 200), None)],
+    orders=["7"],
+    suffix=".json",
+)
+add(
+    "packages of packages",
+    json.dumps([_PACKAGE | {"sku": "KIT", "components": [{"sku": "A", **_PACKAGE}]}]).encode(),
+    doubts="outer ones",
+    suffix=".json",
+)
+add(
+    "lines of an order beside others",
+    json.dumps({"OrderNo": "7", "Items": [_PACKAGE | {"Quantity": 2}], "Notes": [{"text": "soon"}]}).encode(),
+    [NO_WEIGHT],
+    orders=["7"],
+    suffix=".json",
+)
+
+
+# -- rows and columns that look like boxes -----------------------------------------------------------------------------
+
+for _name in ("Average", "Mittelwert", "Max", "Example: AB-12", "SAMPLE", "例"):
+    add(
+        f"a row called {_name}",
+        csv("sku,qty,L mm,W mm,H mm", "A,2,400,300,200", f"{_name},2,400,300,200"),
+        doubts="line 3.*example",
+    )
+add(
+    "sides in a column that no word names",
+    csv("sku,qty,Size (cm),Packed (cm)", "A,2,38x28x18,40x30x20"),
+    doubts="Size.*Packed",
+)
+add(
+    "one label on two rows",
+    csv("LPN,sku,Qty,L cm,W cm,H cm", "P1,A,1,40,30,20", "P1,B,1,40,30,20"),
+    doubts="line 3.*P1.*LPN",
+)
+add(
+    "one parcel in two rows",
+    csv("Tracking Number,sku,L cm,W cm,H cm", "1Z9,A,40,30,20", "1Z9,B,40,30,20"),
+    doubts="line 3.*1Z9",
+)
+add(
+    "one carton as a merged cell",
+    excel(
+        [["Ctn", "sku", "qty", "L cm", "W cm", "H cm"], ["C1", "A", 2, 40, 30, 20], [None, "B", 3]],
+        merged=["A2:A3", "D2:D3", "E2:E3", "F2:F3"],
+    ),
+    doubts="line 3.*several rows",
+    suffix=".xlsx",
+)
+add("pallets by their code", csv("Anz;Verp.;Länge cm;Breite cm;Höhe cm", "2;EP;120;80;150"), doubts="ep.*Verp")
+add(
+    "the weight of the packing alone",
+    csv("sku;L mm;B mm;H mm;Verpackungsgewicht (g)", "A;4e2;3e2;2e2;500"),
+    [(1, (400, 300, 200), None)],
+)
+add(
+    "commas at the end of one row",
+    csv("sku,L mm,W mm,H mm,qty,note", "A,400,300,200,2", "B,400,300,200,2,,"),
+    [NO_WEIGHT] * 2,
+)
+add(
+    "headers in two languages",
+    csv("Artikel/Item;Menge/Qty;Länge/Length mm;Breite/Width mm;Höhe/Height mm", "A;2;400;300;200"),
+    [NO_WEIGHT],
+)
+add(
+    "headers in two languages, one below the other",
+    csv("品名,箱数,长,宽,高,毛重", "Item,CTNS,L(cm),W(cm),H(cm),G.W.(kg)", "A,2,40,30,20,5"),
+    [USUAL],
+)
+add(
+    "a group of sides beside a quantity",
+    csv(",Carton (cm),,,,", "sku,L,W,H,Qty,Weight (kg)", "A,40,30,20,2,5"),
+    [USUAL],
+)
+add(
+    "a number of pallets at the end",
+    csv("sku,qty,L mm,W mm,H mm", "A,2,400,300,200", "Total pallets,1,,,"),
+    [NO_WEIGHT],
+)
+add("feet and inches in two columns", csv("sku,L (ft),L (in),W (in),H (in)", "A,1,6,12,10"), doubts="L .ft.*sum")
+add(
+    "sides as they are shipped",
+    csv("sku,Qty,Product L cm,Product W cm,Product H cm,Ship L cm,Ship W cm,Ship H cm", "A,2,38,28,18,40,30,20"),
+    [NO_WEIGHT],
+)
+add(
+    "sums of every column",
+    csv("sku,Ctns,L cm,W cm,H cm", "A,2,40,30,20", "B,2,60,40,25", ",4,100,70,45"),
+    doubts="line 4.*total",
+)
+add(
+    "weights of every carton",
+    csv("sku,ctns,L cm,W cm,H cm,NW/CTN,GW/CTN,TTL NW,TTL GW", "A,2,40,30,20,4,5,8,10"),
+    [USUAL],
+)
+add(
+    "numbers of cartons that begin anew",
+    csv("Order,Carton No,L cm,W cm,H cm", "7,1,40,30,20", "7,2,40,30,20", "8,1,40,30,20"),
+    [(1, (400, 300, 200), None)] * 3,
+    orders=["7", "8"],
+)
+add(
+    "shelves that look like numbers of boxes",
+    csv("Место;Артикул;Кол-во;Длина мм;Ширина мм;Высота мм", "1-2;A;2;400;300;200", "1-3;B;2;400;300;200"),
+    [NO_WEIGHT] * 2,
 )

@@ -138,13 +138,25 @@ def _is_unit(word: str, words: Sequence[str]) -> bool:
 @cache
 def _known_words() -> set[str]:
     texts = [known.OUTER_WORDS, known.INNER_WORDS, known.GROSS_WORDS, known.NET_WORDS, known.ONE_WORDS]
-    texts += [known.TOTAL_WORDS, known.MOST_WORDS, known.BOX_WORDS, known.PIECE_WORDS, known.UNIT_WORDS]
+    texts += [
+        known.TOTAL_WORDS,
+        known.MOST_WORDS,
+        known.OTHER_COUNTS,
+        known.BOX_WORDS,
+        known.PIECE_WORDS,
+        known.UNIT_WORDS,
+    ]
     for column in COLUMNS:
         texts += column.words.values()
     found = set(FILLERS)
     for text in texts:
         found.update(tokens(text))
     return found | set(LENGTH_BY_WORD) | set(WEIGHT_BY_WORD)
+
+
+def is_known_word(word: str) -> bool:
+    """Whether a word is one of the tables, or a letter."""
+    return _is_known(word)
 
 
 def _is_known(word: str) -> bool:
@@ -220,8 +232,15 @@ def _match_words(column: Column, header: Header) -> Candidate | None:
         # A single letter is a side behind words for a packing alone: "Box L".
         if is_letter and not all(_is_packing(each) for each in rest):
             continue
-        return Candidate(0, False, rank, tuple(each for each in rest if each not in FILLERS))
+        # "Länge/Length" says the same twice.
+        others = [each for each in rest if each not in FILLERS and not _is_same_side(column, each)]
+        return Candidate(0, False, rank, tuple(others))
     return None
+
+
+def _is_same_side(column: Column, word: str) -> bool:
+    """Whether a word is another one for the side that a column is."""
+    return column.kind == "length" and len(word) > 1 and [word] in map(phrase_words, column.all_words)
 
 
 def _is_measured_otherwise(column: Column, header: Header) -> bool:
@@ -264,7 +283,7 @@ def _rest(words: list[str], phrase: list[str]) -> list[str] | None:
 def _packing_words() -> set[str]:
     dimensions = next(column for column in COLUMNS if column.name == "dimensions")
     packings = f"{known.OUTER_WORDS}, {known.INNER_WORDS}, {', '.join(dimensions.words.values())}, mass, masse"
-    packings += f", {known.GROSS_WORDS}, {known.NET_WORDS}"
+    packings += f", {known.GROSS_WORDS}, {known.NET_WORDS}, {known.PACKED_WORDS}"
     return {fold(word) for word in split_phrases(packings)}
 
 
@@ -315,12 +334,28 @@ def candidates_of(column: Column, headers: Sequence[Header], sample: Sample, tak
             continue
         if column.kind == "length" and sample.column(at) and sample.share(at, _is_three_sides) > 0.5:
             continue
-        if column.name == "quantity" and not NUMBER_WORDS.isdisjoint(header.words) and is_row_numbering(sample, at):
+        if column.name == "quantity" and numbers_rows(header, sample, at):
             continue
         if column.kind == "flag" and sample.share(at, _is_flag) < 0.5:
             continue
         found.append(candidate)
     return found
+
+
+def numbers_rows(header: Header, sample: Sample, at: int) -> bool:
+    """Whether a column called "N", "N°" or "Nr." numbers the rows.
+
+    Such as 1, 2, 3, or 10, 20, 30.
+    """
+    if NUMBER_WORDS.isdisjoint(header.words):
+        return False
+    if is_row_numbering(sample, at):
+        return True
+    if not NUMBER_WORDS.issuperset(header.words):
+        return False
+    values = [value for value in map(number_of, sample.column(at)) if value is not None]
+    increases = len(values) > 1 and all(a < b for a, b in itertools.pairwise(values))
+    return increases or "°" in header.text
 
 
 def is_row_numbering(sample: Sample, at: int) -> bool:

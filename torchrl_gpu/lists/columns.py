@@ -52,16 +52,21 @@ class Column:
 
 
 SIDES = ("length", "width", "height")
+# What boxes stand on: its sides, its weight and its number are none of a box.
+_PALLETS = (
+    "pallet, pallets, palette, paletten, palet, palets, paleta, palete, paletes, palety, palecie, bancale, bancali, "
+    "pedana, pedane, паллет, паллета, паллеты, паллете, поддон, поддона, поддоне, パレット, 托盘, 栈板"
+)
 # Of other things than a box, or a limit.
 _OF_OTHER_THINGS = (
-    "pallet, palette, palet, container, truck, bin, shelf, stack, stacking, stapel, cable, lead, limit, "
+    f"{_PALLETS}, container, truck, bin, shelf, stack, stacking, stapel, cable, lead, limit, "
     "class, code, no, number, id, name, date, weight, load, gewicht"
 )
 _LENGTH = Column(
     "length",
     "length",
     {
-        "en": "length, len, lng, long, l, dim 1, dim1, dimension 1, side 1, side a, x",
+        "en": "length, len, lng, long, l, lenght, dim 1, dim1, dimension 1, side 1, side a, x",
         "de": "länge, laenge, lange seite, lg",
         "fr": "longueur, long, lg",
         "es": "largo, longitud",
@@ -69,8 +74,8 @@ _LENGTH = Column(
         "pt": "comprimento, compr, comp",
         "nl": "lengte",
         "pl": "długość, dl, dług",
-        "cs": "délka",
-        "ru": "длина, дл",
+        "cs": "délka, dél",
+        "ru": "длина, дл, д",
         "ja": "長さ, 縦, 長辺, タテ",
         "zh": "长度, 长, 長, 長度",
     },
@@ -80,7 +85,7 @@ _WIDTH = Column(
     "width",
     "length",
     {
-        "en": "width, wid, wide, wdth, w, dim 2, dim2, dimension 2, side 2, side b, breadth, y",
+        "en": "width, wid, wide, wdth, w, widht, dim 2, dim2, dimension 2, side 2, side b, breadth, y",
         "de": "breite, b, br",
         "fr": "largeur, larg",
         "es": "ancho, anchura",
@@ -88,8 +93,8 @@ _WIDTH = Column(
         "pt": "largura, larg",
         "nl": "breedte",
         "pl": "szerokość, szer",
-        "cs": "šířka",
-        "ru": "ширина, шир",
+        "cs": "šířka, šíř",
+        "ru": "ширина, шир, ш",
         "ja": "幅, 横, 短辺, ヨコ",
         "zh": "宽度, 宽, 寬, 寬度",
     },
@@ -99,7 +104,7 @@ _HEIGHT = Column(
     "height",
     "length",
     {
-        "en": "height, ht, hgt, hght, high, h, dim 3, dim3, dimension 3, side 3, side c, z",
+        "en": "height, ht, hgt, hght, high, h, heigth, hight, dim 3, dim3, dimension 3, side 3, side c, z",
         "de": "höhe, hoehe",
         "fr": "hauteur, haut",
         "es": "alto, altura",
@@ -107,8 +112,8 @@ _HEIGHT = Column(
         "pt": "altura, alt",
         "nl": "hoogte",
         "pl": "wysokość, wys",
-        "cs": "výška",
-        "ru": "высота, выс",
+        "cs": "výška, výš",
+        "ru": "высота, выс, в",
         "ja": "高さ, 高",
         "zh": "高度, 高",
     },
@@ -126,7 +131,7 @@ _DEPTH = Column(
         "it": "profondità, prof, spessore, p",
         "pt": "profundidade, prof, espessura, p",
         "nl": "diepte, dikte",
-        "pl": "głębokość, gł, grubość",
+        "pl": "głębokość, głęb, gł, grubość",
         "cs": "hloubka, tloušťka",
         "ru": "глубина, толщина",
         "ja": "奥行, 奥行き, 厚さ, 厚み",
@@ -167,7 +172,7 @@ _QUANTITY = Column(
         "it": "quantità, qta, q tà, pezzi, pz",
         "pt": "quantidade, qtd, qtde, quant, unidades",
         "nl": "aantal, hoeveelheid, stuks",
-        "pl": "ilość, liczba, szt, sztuk",
+        "pl": "ilość, il, liczba, szt, sztuk",
         "cs": "množství, počet, ks, kusů",
         "ru": "количество, кол во, колво, кол, шт",
         "ja": "数量, 出荷数, 出庫数, 受注数, 注文数, ピック数, 個数",
@@ -175,9 +180,10 @@ _QUANTITY = Column(
     },
     never=(
         "per, pro, par, por, je, na, pack, inner, moq, min, minimum, max, maximum, stock, available, bestand, "
-        "lager, hand, price, weight, gewicht, volume, amount due, discount, account, layer, layers, pallet, pallets, "
-        "palette, paletten, palety, palets, dozen, dozens, dutzend, dz, pairs, m2, m3, each, 每, "
-        "入数, 入り数, 装箱数, order no, usd, eur, backorder"
+        "lager, hand, price, weight, gewicht, volume, amount due, discount, account, layer, layers, dozen, "
+        "dozens, dutzend, dz, pairs, m2, m3, each, 每, "
+        "入数, 入り数, 装箱数, order no, usd, eur, backorder, "
+        f"{_PALLETS}"
     ),
     default=1.0,
 )
@@ -191,12 +197,13 @@ BOX_WORDS = (
 )
 # Words of a quantity that counts what is in the boxes, where a list counts both.
 PIECE_WORDS = (
-    "pieces, pcs, pce, units, ea, each, eaches, singles, stück, stueck, stk, uvc, unidades, uds, pezzi, pz, "
+    "pieces, piece, pcs, pc, pce, units, ea, each, eaches, singles, stück, stueck, stk, uvc, unidades, uds, pezzi, pz, "
     "stuks, szt, ks, шт, 个, 個, 只, 支, バラ, バラ数"
 )
 # What a quantity may count and a pallet does not hold one by one.
 OTHER_COUNTS = (
-    "pal, pallet, pallets, plt, palette, paletten, palety, layer, layers, lage, lagen, dz, doz, dozen, pr, pair, pairs"
+    "pal, ep, eup, europalette, europaletten, pallet, pallets, plt, palette, paletten, palety, layer, layers, "
+    "lage, lagen, dz, doz, dozen, pr, pair, pairs"
 )
 _PER_BOX = Column(
     "per_box",
@@ -206,7 +213,8 @@ _PER_BOX = Column(
             "qty per carton, quantity per carton, pcs per carton, pieces per carton, units per carton, "
             "qty per case, units per case, pcs per case, qty per box, pcs per box, units per box, qty per ctn, "
             "pcs per ctn, units per ctn, qty per cs, pcs per cs, units per cs, pack qty, pack quantity, case pack, "
-            "pack size, case qty, qty ctn, pcs ctn, units case, inner qty, per carton, per case, per box, per ctn"
+            "pack size, case qty, qty ctn, pcs ctn, units case, inner qty, case contents, carton contents, "
+            "per carton, per case, per box, per ctn"
         ),
         "de": "stück pro karton, stück je karton, menge pro karton, menge je karton, inhalt, ve, stk ve, vpe",
         "fr": "quantité par carton, qté par carton, pièces par carton, pcb, par colis",
@@ -220,14 +228,21 @@ _PER_BOX = Column(
         "ja": "入数, 入り数, ケース入数",
         "zh": "每箱数量, 装箱数, 装箱量, 每箱, 箱入数",
     },
-    never="weight, price, kg, volume, cbm",
+    never="weight, price, kg, volume, cbm, nw, gw, net, gross, netto, brutto, gewicht, peso, poids, waga",
     default=math.nan,
 )
 _NOT_A_BOX = (
-    "max, maximum, maximal, most, limit, capacity, load, min, minimum, tare, tara, volume, volumetric, "
-    "dim, dimensional, chargeable, pallet, palette, class, code, top, stack, stacking, price, preis, "
-    "layer, traglast, l, b, h, order, shipment, consignment, delivery, auftrag, sendung, lieferung, commande, "
-    "envoi, pedido, ordine, spedizione, truck"
+    f"max, maximum, maximal, most, limit, capacity, load, min, minimum, tare, tara, {_PALLETS}, class, code, top, "
+    "stack, stacking, price, preis, layer, traglast, tragkraft, nośność, l, b, h, truck, "
+    # What is charged by its volume weighs something else.
+    "volume, volumen, volumetric, volumétrique, volumétrico, volumetrica, wolumetryczna, gabarytowa, objemová, "
+    "объемный, dim, dimensional, cubed, cubic, cubado, cubico, chargeable, billable, billed, rated, taxable, taxé, "
+    "tassabile, frachtpfl, frachtpflichtig, frachtpflichtiges, 体积, 体積, 容積, 材积, 计费, 運賃, "
+    "leer, empty, vide, vuoto, vacío, verpackungs, packaging weight, packing weight, poids emballage, peso embalaje, "
+    "peso imballo, peso embalagem, "
+    # Of a customer's whole order.
+    "order, shipment, consignment, delivery, auftrag, auftrags, sendung, sendungs, lieferung, lieferungs, commande, "
+    "envoi, pedido, ordine, spedizione, zending, przesyłki, zamówienia, zásilky, objednávky, заказа, отправления"
 )
 _WEIGHT = Column(
     "weight",
@@ -363,28 +378,33 @@ _ORDER = Column(
         "en": (
             "order, po number, order number, order no, order id, po, po no, sales order, so number, so no, ord no, "
             "order ref, delivery, "
-            "delivery no, shipment, shipment id, consignment, pallet, pallet no"
+            "delivery no, shipment, shipment id, consignment, pallet, pallet no, so #, sales document, document no, "
+            "document number, doc no, pick ticket, pick list, invoice, load id, load no, doc"
         ),
         "de": (
-            "auftrag, auftragsnummer, auftragsnr, auftr nr, bestellung, bestellnummer, best nr, lieferschein, "
-            "lieferung, palette"
+            "auftrag, auftragsnummer, auftragsnr, auftrags nr, auftr nr, kundenauftrag, bestellung, bestellnummer, "
+            "bestell nr, best nr, lieferschein, lieferung, palette, sendung, sendungsnummer, sendungsnr, beleg, "
+            "belegnummer, belegnr, kommission, kommissionsnummer"
         ),
         "fr": "commande, numéro de commande, n de commande, no commande, cde, n cde, cmde, livraison, n bl",
-        "es": "pedido, número de pedido, n pedido, orden, entrega",
-        "it": "ordine, numero ordine, n ordine, consegna",
-        "pt": "pedido, número do pedido, encomenda, ordem, entrega",
-        "nl": "order, ordernummer, bestelling, levering",
-        "pl": "zamówienie, numer zamówienia, nr zamówienia, nr zam, dostawa",
-        "cs": "objednávka, číslo objednávky, zakázka, dodávka",
-        "ru": "заказ, номер заказа, № заказа, поставка",
-        "ja": "注文番号, 受注番号, 注文, 受注, 出荷番号",
-        "zh": "订单, 订单号, 訂單, 單號, 单号, 发货单",
+        "es": "pedido, número de pedido, n pedido, orden, entrega, albarán",
+        "it": "ordine, numero ordine, n ordine, consegna, ddt, bolla",
+        "pt": "pedido, número do pedido, encomenda, ordem, entrega, nota fiscal, nf",
+        "nl": "order, ordernummer, ordernr, bestelling, bestelnummer, bestelnr, levering, pakbon",
+        "pl": "zamówienie, numer zamówienia, nr zamówienia, nr zam, zlecenie, nr zlecenia, dostawa, nr wz",
+        "cs": "objednávka, číslo objednávky, č objednávky, zakázka, číslo zakázky, dodávka, dodací list",
+        "ru": "заказ, номер заказа, № заказа, поставка, накладная, № накладной",
+        "ja": "注文番号, 受注番号, 注文, 受注, 出荷番号, 出荷指示番号, 伝票番号",
+        "zh": "订单, 订单号, 訂單, 單號, 单号, 发货单, 送货单, 出库单",
     },
     never=(
         "date, datum, data, fecha, time, line, position, pos, status, type, value, total, volume, price, qty, "
         "quantity, menge, cantidad, quantità, quantité, weight, länge, length, width, height, breite, höhe, "
         "ilość, količество, количество, 日, 日期, 数量, gewicht, country, city, address, charge, per, "
-        "cases, cartons, ctns, boxes, units, pieces, pcs"
+        "cases, cartons, ctns, boxes, units, pieces, pcs, "
+        # A sequence of boxes is no customer's order.
+        "sort order, pick order, picking order, load order, loading order, unloading order, stacking order, "
+        "packing order, sequence, item, items, terms, method, mode, carrier, service, priority, window"
     ),
 )
 _ARTICLE = Column(
@@ -443,11 +463,17 @@ COLUMNS = [
 
 # What is handled is the outermost packing: its sides and its weight go before those of what is inside.
 OUTER_WORDS = (
-    "carton, ctn, case, box, outer, master, package, packaged, packed, packing, parcel, shipping, export, "
-    "karton, paket, kiste, verpackung, außen, aussen, colis, caisse, emballage, caja, bulto, embalaje, "
+    "carton, ctn, case, box, outer, master, shipper, package, packaged, packed, packing, parcel, shipping, export, "
+    "karton, umkarton, paket, packstück, packstueck, kiste, verpackung, außen, aussen, colis, caisse, "
+    "emballage, caja, bulto, embalaje, "
     "scatola, collo, imballo, cartone, caixa, embalagem, doos, colli, opakowanie, opakowania, kartonu, "
-    "karton, krabice, balení, obalu, коробка, коробки, упаковка, упаковки, 外箱, 箱, ケース, 梱包, 外装, 外寸, 包装"
+    "karton, krabice, balení, obalu, коробка, коробки, упаковка, упаковки, места, "
+    "外箱, 箱, ケース, 梱包, 外装, 外寸, 包装"
 )
+# As a box goes out: "Ship L". Elsewhere the word says where to, or how many.
+PACKED_WORDS = "ship"
+# Boxes within a box.
+INNER_BOX_WORDS = "inner, innen, innenkarton, einzelkarton, gift, retail, colour, color, 内箱, 内盒, 中箱"
 INNER_WORDS = (
     "item, product, inner, article, unpacked, innen, artikel, produkt, produit, producto, articolo, "
     "prodotto, produto, produktu, товара, изделия, 内箱, 内盒, 単品, 商品, 产品, 内寸"
@@ -461,14 +487,31 @@ ONE_WORDS = (
     "1, 单, 單, 单件, 単, 一箱, 每箱, за ед, szt"
 )
 TOTAL_WORDS = (
-    "total, ttl, totale, totaal, tot, tgw, line, sum, gesamt, summe, ges, extended, ext, subtotal, всего, общий, "
-    "общая, итого, celkem, celkova, razem, lacznie, laczna, 合計, 总, 總, 合计"
+    "total, ttl, totale, totaal, tot, tgw, line, row, all, overall, combined, aggregate, x qty, x quantity, "
+    "sum, gesamt, summe, ges, extended, ext, subtotal, "
+    "positions, zeilen, ligne, cumulé, línea, riga, complessivo, conjunto, całkowita, pozycji, суммарный, "
+    "всего, общий, "
+    "общая, итого, celkem, celkova, razem, lacznie, laczna, 合計, 小計, 量計, 总, 總, 合计"
 )
 MOST_WORDS = "max, maximum, maximal, most"
 # A header that ends with one of these names the unit of another column: "length unit", but not "unit length".
 UNIT_WORDS = "unit, units, uom, einheit, unite, unidad, unidade, unita, eenheid, jednostka"
+# Between a count and what holds it: "pcs per carton", "szt w opak".
+PER_WORDS = "per, pro, je, par, por, x, в, w, v"
+# What holds pieces, by words that alone name no box.
+SHORT_BOX_WORDS = "ve, vpe, kor, кор, уп, упак, kar, kart, cart, cx, cj, opak, bal, doos, outer, shipper, gebinde"
+# What may be counted in a box, beside pieces.
+CONTENT_WORDS = (
+    "einheiten, unid, piezas, peças, pièces, inner, inners, артикулов, st, pc, qty, quantity, menge, nb, qtd, "
+    "qtde, cant, "
+    "cantidad, qté, quantité, quantità, aantal, ilość, množství, počet, кол, кол во"
+)
 # Of several quantities the one that leaves the warehouse.
-SHIPPED_WORDS = "shipped, picked, packed, delivered, pick, ship, geliefert, kommissioniert, liefer"
+SHIPPED_WORDS = (
+    "shipped, picked, packed, delivered, pick, ship, geliefert, kommissioniert, liefer, ist, livrée, expédiée, "
+    "préparée, servida, enviada, entregada, evasa, spedita, atendida, expedida, geleverd, verzonden, wydana, wysłana, "
+    "dodané, expedované, vyskladněné, отгружено, отгруженное, 出荷, 出庫, 实发, 发货"
+)
 # Columns that are not read and whose numbers are amounts.
 AMOUNT_WORDS = (
     "price, cost, amount, value, volume, vol, cbm, m3, area, preis, betrag, wert, volumen, prix, montant, precio, "
@@ -493,4 +536,4 @@ CLASS_WORDS = (
     "stackability, stapelbarkeit, stapelfaktor, gerbabilite, temperature"
 )
 # Row numbers, which are no quantity.
-ROW_NUMBER_WORDS = "no, nr, pos, position, line, row, index, zeile, ligne, linea, lp, №, #, 序号"
+ROW_NUMBER_WORDS = "no, nr, id, pos, position, line, row, index, zeile, ligne, linea, lp, №, #, 序号"

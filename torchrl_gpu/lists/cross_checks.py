@@ -15,6 +15,7 @@ from functools import lru_cache
 from torchrl_gpu.lists.candidates import Cells, has_any, parse_header
 from torchrl_gpu.lists.columns import (
     BOX_WORDS,
+    INNER_WORDS,
     ONE_WORDS,
     OTHER_COUNTS,
     OUTER_WORDS,
@@ -25,8 +26,8 @@ from torchrl_gpu.lists.columns import (
     VOLUME_UNITS,
     VOLUME_WORDS,
 )
-from torchrl_gpu.lists.numbers import NumberStyle, amount_of, text_of
-from torchrl_gpu.lists.quantities import number_range
+from torchrl_gpu.lists.numbers import NumberStyle, amount_of, flag_of, number_of, text_of
+from torchrl_gpu.lists.quantities import count_numbers, number_ranges
 from torchrl_gpu.lists.sheets import Table
 from torchrl_gpu.lists.words import contains, fold, split_phrases, tokens
 
@@ -38,7 +39,9 @@ _MOST_ROUNDING = 0.005
 _SAMPLE = 200
 # Words of a header that numbers boxes by itself.
 _BOX_NUMBERS = "sscc, lpn, nve, hu, handling unit, license plate"
+_BOX_LABELS = f"{_BOX_NUMBERS}, tracking, tracking number, tracking no"
 _CANCELLED = {
+    *("loschkennzeichen", "loschkz", "removed", "entfallt", "gestrichen", "annulliert"),
     *("cancelled", "canceled", "void", "deleted", "storniert", "storno", "geloscht", "annule", "annulee", "anulado"),
     *("cancelado", "cancelada", "annullato", "geannuleerd", "anulowane", "anulowano", "zruseno", "отменен", "отменено"),
     *("キャンセル", "取消", "已取消"),
@@ -47,6 +50,16 @@ _UNIT_WORDS = f"{UNIT_WORDS}, um, me, vme, jm, j m"
 _WEIGHT_WORDS = "weight, wt, gw, gewicht, gew, poids, peso, waga, masa, hmotnost, вес, масса, 重"
 # Boxes of one row whose numbers are compared with those of others.
 _MOST_NUMBERED = 10_000
+# A weight in a sentence, and letters in which it is looked for.
+_WEIGHT_IN_WORDS = re.compile(r"(\d[\d.,' ]*)\s*(?:kgs?|kilos?|lbs?|кг|公斤|千克)\b")
+_MOST_TITLE = 200
+# Headers of what a row is packed in.
+_TYPE_WORDS = (
+    "type, kind, verp, packaging, packing, handling unit, verpackungsart, verpackung, emballage, embalaje, imballo, "
+    "embalagem, "
+    "verpakking, opakowanie, obal, упаковка, 荷姿, 包装"
+)
+_WEIGHT_UNIT_WORDS = f"{UNIT_WORDS}, uom, unit of measure, me, eh, um"
 # Letters of a unit of quantities.
 _MOST_LETTERS = 12
 
@@ -164,12 +177,13 @@ def _are_close(a: float, b: float, difference: float) -> bool:
 
 
 def weights_are_totals(table: Table, style: NumberStyle) -> bool | None:
-    """Say whether the row of totals is the sum of the weights.
+    """Say whether a total of the list is the sum of the weights.
 
-    Then they are those of all boxes of a row. None where the totals do not say.
+    Then they are those of all boxes of a row. Totals stand in a row at the end, or in words above or below the table.
+    None where they do not say.
     """
     at = table.columns.at
-    if "weight" not in at or "quantity" not in at or not table.totals:
+    if "weight" not in at or "quantity" not in at:
         return None
     weights = 0.0
     products = 0.0
@@ -183,9 +197,33 @@ def weights_are_totals(table: Table, style: NumberStyle) -> bool | None:
     if _are_close(weights, products, _MOST_ROUNDING):
         return None
     total = _grand_total([_value(row, at["weight"], style) for row in table.totals])
-    if _are_close(total, weights, _MOST_ROUNDING):
+    totals = [total, *_weights_in_words(table, style)]
+    if any(_are_close(each, weights, _MOST_ROUNDING) for each in totals):
         return True
-    return False if _are_close(total, products, _MOST_ROUNDING) else None
+    return False if any(_are_close(each, products, _MOST_ROUNDING) for each in totals) else None
+
+
+def _weights_in_words(table: Table, style: NumberStyle) -> list[float]:
+    """Return the weights that stand above or below a table.
+
+    As in "Total gross weight: 47.5 kg", or in the cell behind such words.
+    """
+    texts = list(table.title)
+    for row in table.totals:
+        texts += [text_of(cell) for cell in row]
+    found = []
+    label = ""
+    for text in filter(None, texts):
+        with_unit = _WEIGHT_IN_WORDS.search(fold(text[:_MOST_TITLE]))
+        amount = amount_of(text, style)
+        if with_unit is not None:
+            amount = amount_of(with_unit[1], style)
+        elif amount is None or not has_any(tokens(label), _WEIGHT_WORDS):
+            amount = None
+        if amount is not None:
+            found.append(amount.value)
+        label = text[:_MOST_TITLE]
+    return found
 
 
 def _grand_total(values: Sequence[float | None]) -> float:
@@ -220,12 +258,14 @@ def doubts_of_overlapping_numbers(table: Table) -> list[str]:
         return []
     seen: set[tuple[str, int]] = set()
     for line, row in zip(table.lines, table.rows, strict=True):
-        numbers = number_range(row[at]) if at < len(row) else None
-        if numbers is None or numbers[1] - numbers[0] > _MOST_NUMBERED:
+        ranges = number_ranges(row[at]) if at < len(row) else []
+        if not ranges or count_numbers(ranges) > _MOST_NUMBERED:
             continue
         order = table.columns.at.get("order")
         name = text_of(row[order]) if order is not None and order < len(row) else ""
-        boxes = {(name, number) for number in range(numbers[0], numbers[1] + 1)}
+        boxes: set[tuple[str, int]] = set()
+        for first, last in ranges:
+            boxes.update((name, number) for number in range(first, last + 1))
         if not seen.isdisjoint(boxes):
             return [f'line {line}: the boxes "{text_of(row[at])}" are those of another row, too']
         seen |= boxes
@@ -246,34 +286,114 @@ def says_of_what(header: str) -> bool:
 def doubts_of_counting(table: Table) -> list[str]:
     """Say where a quantity may count something else than boxes."""
     at = table.columns.at
-    if "quantity" not in at or table.columns.counts_boxes:
+    if "quantity" not in at:
         return []
+    found = _doubts_of_other_counts(table)
+    if table.columns.counts_boxes:
+        return found
     header = table.header[at["quantity"]]
-    found = []
     for i, name in enumerate(table.header):
-        if i in table.columns.taken() or not _names_a_unit(name):
+        if i in table.columns.taken() or not _names_a_unit(name) or found:
             continue
         units = _units_in(table, i)
-        others = [unit for unit in units if has_any([unit], OTHER_COUNTS)]
-        if others:
-            found.append(f'"{header}" counts "{others[0]}", by "{name}", and is read as boxes')
-        elif any(map(_is_box, units)) and any(map(_is_piece, units)):
+        if any(map(_is_box, units)) and any(map(_is_piece, units)):
             found.append(f'"{header}" counts boxes in some rows and pieces in others, by "{name}"')
     words = _words_in(table, at["quantity"])
     if any(map(_is_box, words)) and any(map(_is_piece, words)):
         found.append(f'"{header}" counts boxes in some rows and pieces in others')
     if not found and "per_box" not in at and _sides_are_of_a_packing(table) and _counts_pieces(table):
         found.append(f'"{header}" counts pieces, and the sides are those of a packing: say --column quantity="…"')
+    boxes = _column_of_boxes(table)
+    if not found and boxes and _counts_pieces(table):
+        found.append(
+            f'the quantity may be "{boxes}", and "{header}", which is read, what is in the boxes: say --column'
+            ' quantity="…"'
+        )
     return found
+
+
+def _doubts_of_other_counts(table: Table) -> list[str]:
+    """Say where a column of units or of packings names pallets, layers or dozens."""
+    header = table.header[table.columns.at["quantity"]]
+    for i, name in enumerate(table.header):
+        is_type = has_any(parse_header(name).words, _TYPE_WORDS)
+        if i in table.columns.taken() or not (is_type or _names_a_unit(name)):
+            continue
+        others = [unit for unit in _units_in(table, i) if has_any([unit], OTHER_COUNTS)]
+        if others:
+            return [f'"{header}" counts "{others[0]}", by "{name}", and is read as boxes']
+    return []
+
+
+def _column_of_boxes(table: Table) -> str:
+    """Return the header of whole numbers that is a word for a box alone.
+
+    Such as "Box"; "" for none.
+    """
+    for i, name in enumerate(table.header):
+        words = parse_header(name).words
+        if i in table.columns.taken() or len(words) != 1 or not _is_box(words[0]):
+            continue
+        values = [_value(row, i, NumberStyle()) for row in table.rows[:_SAMPLE]]
+        if values and all(value is not None and value >= 1 and value % 1 == 0 for value in values):
+            return name
+    return ""
+
+
+def doubts_of_what_is_inside(table: Table, style: NumberStyle) -> list[str]:
+    """Say where boxes of several pieces have the sides, or the weight, of one piece."""
+    at = table.columns.at
+    if "per_box" not in at:
+        return []
+    holds = [_value(row, at["per_box"], style) for row in table.rows[:_SAMPLE]]
+    if not any(value is not None and value > 1 for value in holds):
+        return []
+    found = []
+    sides = [table.header[at[name]] for name in (*SIDES, "dimensions") if name in at]
+    if table.columns.counts_boxes and all(_is_of_a_piece(header, INNER_WORDS) for header in sides):
+        found.append(f'"{sides[0]}", … may be the sides of what is in a box: say --column length="…"')
+    if "weight" in at and "weight" not in table.columns.is_total:
+        header = table.header[at["weight"]]
+        if _is_of_a_piece(header, f"{INNER_WORDS}, {PIECE_WORDS}, unit, piece, pc, stuck, unitario, unitaire"):
+            found.append(f'"{header}" may be the weight of one piece in a box: say --column weight="…"')
+    return found
+
+
+def _is_of_a_piece(header: str, words: str) -> bool:
+    named = parse_header(header).words
+    return has_any(named, words) and not has_any(named, OUTER_WORDS) and not has_any(named, BOX_WORDS)
+
+
+def doubts_of_weight_units(table: Table) -> list[str]:
+    """Say where a column of weight units has words that are none."""
+    if "weight" not in table.columns.at or "weight_unit" in table.columns.at:
+        return []
+    for i, name in enumerate(table.header):
+        words = tokens(name)
+        is_called_so = has_any(words, _WEIGHT_WORDS) and has_any(words, _WEIGHT_UNIT_WORDS)
+        if i in table.columns.taken() or not is_called_so:
+            continue
+        cells = [text_of(row[i]) for row in table.rows[:_SAMPLE] if i < len(row)]
+        unknown = [cell for cell in cells if cell and number_of(cell) is None]
+        if unknown:
+            return [f'"{name}" says "{unknown[0]}", which is no unit of weight that is known: say --weight-unit']
+    return []
 
 
 def doubts_of_contents(table: Table) -> list[str]:
     """Say where every row is one numbered box, and its quantity may be what is in it."""
     at = table.columns.at.get("quantity")
-    if at is None or table.columns.counts_boxes:
+    if at is None:
         return []
     for i, text in enumerate(table.header):
         if i == at or not _numbers_boxes(text):
+            continue
+        if _counts_boxes_of_all(table, i, at):
+            return [
+                f'"{text}" numbers the boxes, and "{table.header[at]}" may be how many all rows have: say --column'
+                " quantity=…"
+            ]
+        if table.columns.counts_boxes:
             continue
         numbers = [text_of(row[i]) for row in table.rows if i < len(row)]
         values = [_value(row, at, NumberStyle()) for row in table.rows[:_SAMPLE]]
@@ -284,11 +404,48 @@ def doubts_of_contents(table: Table) -> list[str]:
     return []
 
 
+def doubts_of_repeated_boxes(table: Table) -> list[str]:
+    """Say where one numbered box stands in several rows.
+
+    Boxes of several articles do.
+    """
+    if table.columns.numbers_boxes:
+        return []
+    order = table.columns.at.get("order")
+    for i, text in enumerate(table.header):
+        words = parse_header(text).words
+        is_label = has_any(words, _BOX_LABELS) or (_numbers_boxes(text) and not has_any(words, "code, label"))
+        if i in table.columns.taken() or not is_label:
+            continue
+        seen: set[tuple[str, str]] = set()
+        for line, row in zip(table.lines, table.rows, strict=True):
+            label = text_of(row[i]) if i < len(row) else ""
+            name = text_of(row[order]) if order is not None and order < len(row) else ""
+            if label and (name, label) in seen:
+                return [f'line {line}: the box "{label}" of "{text}" is that of another row, too, and is read twice']
+            seen.add((name, label))
+    return []
+
+
+def _counts_boxes_of_all(table: Table, numbers_at: int, counts_at: int) -> bool:
+    """Whether rows are the first, the second, … of as many boxes as each of them says."""
+    numbers = [_value(row, numbers_at, NumberStyle()) for row in table.rows[:_SAMPLE]]
+    counts = [_value(row, counts_at, NumberStyle()) for row in table.rows[:_SAMPLE]]
+    if len(numbers) < 2 or len(set(numbers)) < 2:
+        return False
+    for number, count in zip(numbers, counts, strict=True):
+        if number is None or count is None or count < 2 or not 1 <= number <= count:
+            return False
+    return True
+
+
 def _numbers_boxes(header: str) -> bool:
     """Whether a header is the number of a box: "Carton ID", "SSCC"."""
     words = parse_header(header).words
     is_box = has_any(words, BOX_WORDS) or has_any(words, OUTER_WORDS)
-    return has_any(words, _BOX_NUMBERS) or (is_box and has_any(words[-1:], "id, no, nr, number, code, label, nummer"))
+    return has_any(words, _BOX_NUMBERS) or (
+        is_box and has_any(words[-1:], "id, no, nr, number, code, label, nummer, #")
+    )
 
 
 def doubts_of_cancelled_rows(table: Table) -> list[str]:
@@ -297,7 +454,10 @@ def doubts_of_cancelled_rows(table: Table) -> list[str]:
     for at, header in enumerate(table.header):
         if at in taken or not header:
             continue
+        is_flag = not _CANCELLED.isdisjoint(tokens(header))
         for line, row in zip(table.lines, table.rows, strict=True):
+            if is_flag and at < len(row) and flag_of(row[at]):
+                return [f'line {line}: "{header}" is "{text_of(row[at])}", and the row is read as boxes']
             if at < len(row) and isinstance(row[at], str) and _is_cancelled(str(row[at])):
                 return [f'line {line}: "{header}" is "{text_of(row[at])}", and the row is read as boxes']
     return []
@@ -349,7 +509,10 @@ def _counts_pieces(table: Table) -> bool:
     at = table.columns.at["quantity"]
     if has_any(parse_header(table.header[at]).words, PIECE_WORDS):
         return True
-    return any(map(_is_piece, _words_in(table, at)))
+    if any(map(_is_piece, _words_in(table, at))):
+        return True
+    others = [i for i, name in enumerate(table.header) if i not in table.columns.taken() and _names_a_unit(name)]
+    return any(any(map(_is_piece, _units_in(table, i))) for i in others)
 
 
 def doubts_of_merged_cells(table: Table, merged: set[tuple[int, int]]) -> list[str]:
@@ -366,4 +529,14 @@ def doubts_of_merged_cells(table: Table, merged: set[tuple[int, int]]) -> list[s
         if lines:
             header = table.header[at]
             found.append(f'line {lines[0]}: the {name}, "{header}", is one cell over several rows, and read for each')
-    return found
+    return found or _doubts_of_merged_boxes(table, merged)
+
+
+def _doubts_of_merged_boxes(table: Table, merged: set[tuple[int, int]]) -> list[str]:
+    """Say where one box, whose name is a merged cell, stands in several rows."""
+    sides = [table.columns.at[name] for name in (*SIDES, "dimensions") if name in table.columns.at]
+    names = [i for i, text in enumerate(table.header) if any(map(_is_box, parse_header(text).words)) and i not in sides]
+    for line in table.lines:
+        if all((line, at) in merged for at in sides) and any((line, at) in merged for at in names):
+            return [f"line {line}: the box is one cell over several rows, and is read for each"]
+    return []

@@ -26,21 +26,25 @@ from torchrl_gpu.lists.candidates import (
     has_any,
     is_row_numbering,
     match_header,
+    numbers_rows,
     parse_header,
 )
 from torchrl_gpu.lists.columns import COLUMNS, SIDES, Column
 from torchrl_gpu.lists.numbers import text_of
 from torchrl_gpu.lists.quantities import (
+    COUNTING_WORDS,
     NUMBERS_BOXES,
     box_count_candidates,
     box_range_candidates,
     find_full_boxes,
     names_boxes,
+    per_box_candidates,
 )
 from torchrl_gpu.lists.sides import find_sides
 from torchrl_gpu.lists.units import LENGTH_BY_WORD, WEIGHT_BY_WORD, WEIGHTS, unit_of_word
 
 _ROTATION = re.compile(r"rotation ([xyz]{3})")
+_ORDER_NUMBER = re.compile(r"#[A-Z]{0,4}-?\d{3,}")
 
 
 def find_columns(header: Cells, rows: Sequence[Cells], given: Mapping[str, int]) -> FoundColumns:
@@ -63,12 +67,17 @@ def find_columns(header: Cells, rows: Sequence[Cells], given: Mapping[str, int])
             _find_units(column, headers, sample, found)
             continue
         candidates = candidates_of(column, headers, sample, found.taken())
+        if column.name == "per_box":
+            candidates += per_box_candidates(headers, sample, found.taken())
         if column.name == "quantity":
-            candidates = box_count_candidates(headers, sample, found.taken()) + candidates
-        if column.name == "quantity" and not any(each.rank < 0 for each in candidates):
-            candidates = box_range_candidates(headers, sample, found) + candidates
+            ranges = box_range_candidates(headers, sample, found)
+            # "N° colis" counts boxes, but not where its cells are 1-3.
+            counts = box_count_candidates(headers, sample, {*found.taken(), *(each.at for each in ranges)})
+            candidates = (counts or ranges) + candidates
         if column.name == "weight" and not candidates:
             candidates = _named_by_unit(headers, found.taken())
+        if column.name == "order" and not candidates:
+            candidates = _numbered_names(headers, sample, found.taken())
         if candidates:
             _take_best(column, candidates, headers, sample, found)
         elif column.name in ("quantity", "weight"):
@@ -81,7 +90,10 @@ def _doubt_other_cells(column: Column, headers: Sequence[Header], sample: Sample
     for at, header in enumerate(headers):
         candidate = None if at in found.taken() else match_header(column, header, at)
         cells = sample.column(at)
-        if candidate is None or not candidate.exact or not cells or is_row_numbering(sample, at):
+        if candidate is None or not cells or numbers_rows(header, sample, at) or is_row_numbering(sample, at):
+            continue
+        is_counted = column.kind == "count" and all(each in COUNTING_WORDS for each in candidate.rest)
+        if not candidate.exact and not is_counted:
             continue
         found.doubts.append(
             f'"{header.text}" is not read as the {column.name}: its cells are no numbers, such as "{text_of(cells[0])}"'
@@ -96,6 +108,16 @@ def _named_by_unit(headers: Sequence[Header], taken: set[int]) -> list[Candidate
         is_alone = len(words) == 1 and len(words[0]) > 1 and words[0] in WEIGHT_BY_WORD
         is_of_packing = bool(header.weight_unit in PLAIN_UNITS and words) and all(map(_says_of_what, words))
         if at not in taken and (is_alone or is_of_packing):
+            found.append(Candidate(at, True, 0, ()))
+    return found
+
+
+def _numbered_names(headers: Sequence[Header], sample: Sample, taken: set[int]) -> list[Candidate]:
+    """Orders of shops that call their number a name: #1001 below "Name"."""
+    found = []
+    for at, header in enumerate(headers):
+        cells = [text_of(cell) for cell in sample.column(at)]
+        if at not in taken and header.words == ["name"] and cells and all(map(_ORDER_NUMBER.fullmatch, cells)):
             found.append(Candidate(at, True, 0, ()))
     return found
 

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import TypeGuard
 
-from torchrl_gpu.lists.candidates import has_any
+from torchrl_gpu.lists.candidates import has_any, match_header, parse_header
+from torchrl_gpu.lists.columns import COLUMNS, SIDES
+from torchrl_gpu.lists.headers import find_columns
 from torchrl_gpu.lists.sheets import Sheet
 from torchrl_gpu.lists.spreadsheets import MOST_COLUMNS
 from torchrl_gpu.lists.words import tokens
 
 # No list of boxes is nested deeper, and the stack holds far more.
-_MOST_DEPTH = 8
-_ITEM_KEYS = ("items", "item_sequence", "boxes", "packages", "parcels", "cartons", "records", "rows", "data", "lines")
+_MOST_DEPTH = 24
+_ITEM_KEYS = (
+    *("items", "item_sequence", "boxes", "packages", "parcels", "cartons", "records", "rows", "data", "lines"),
+    *("line_items", "lineitems", "order_lines", "orderlines", "positions", "positionen", "articles"),
+)
 # Keys of an order that an item may have as well: they are the order's only where the item has none.
 _AMOUNTS = "weight, length, width, height, depth, quantity, qty, count, total, gewicht, poids, peso, volume"
 # Keys of headers and of rows, where they stand beside each other.
@@ -35,7 +41,8 @@ def json_sheet(text: str) -> Sheet:
     rows = _rows_of(value)
     if rows is not None:
         return Sheet(list(range(len(rows))), rows)
-    records = list(_records(value, {}, 0))
+    doubts: list[str] = []
+    records = list(_records(value, {}, 0, doubts))
     if not records:
         raise ValueError('the JSON holds no list of boxes: [{"length": …, "width": …, "height": …}, …]')
     keys: dict[str, None] = {}
@@ -46,7 +53,7 @@ def json_sheet(text: str) -> Sheet:
     header = list(keys)
     cells = [_cells(record, header) for record in records]
     # Boxes in JSON have no lines: they are counted from 1, and the header stands before them.
-    return Sheet(list(range(len(cells) + 1)), [header, *cells])
+    return Sheet(list(range(len(cells) + 1)), [header, *cells], doubts=doubts[:1])
 
 
 def _rows_of(value: object) -> list[Sequence[object]] | None:
@@ -97,36 +104,62 @@ def _parse(text: str) -> object:
     return records
 
 
-def _records(value: object, of_order: Record, depth: int) -> Iterator[Record]:
-    """Yield a flat record for every box, with the plain values of the order around it."""
+def _records(value: object, of_order: Record, depth: int, doubts: list[str]) -> Iterator[Record]:
+    """Yield a flat record for every box, with the plain values of the order around it.
+
+    A package with sides of its own is the box, and not what is in it. Where both have sides a sentence is added to
+    `doubts`.
+    """
     if depth > _MOST_DEPTH:
         raise ValueError("the JSON is nested too deeply")
     if isinstance(value, list):
         for each in value:
-            yield from _records(each, of_order, depth + 1)
+            yield from _records(each, of_order, depth + 1, doubts)
         return
     if not isinstance(value, Mapping):
         return
     items = _items_of(value)
-    if items is not None:
-        yield from _records(items, of_order | _values_of_order(value), depth + 1)
+    own = _without_lists(value) if items is not None else {}
+    if items is not None and _names_sides(tuple(own)):
+        inside = list(_records(items, {}, depth + 1, doubts))
+        if any(_names_sides(tuple(record)) for record in inside):
+            doubts.append("some boxes have sides, and so has what is listed in them: the outer ones are read alone")
+        yield of_order | own
+    elif items is not None:
+        yield from _records(items, of_order | _values_of_order(value), depth + 1, doubts)
     elif _holds_orders(value):
         for name, order in value.items():
-            yield from _records(order, of_order | {"order": name}, depth + 1)
+            yield from _records(order, of_order | {"order": name}, depth + 1, doubts)
     elif _holds_boxes(value):
         for box in value.values():
-            yield from _records(box, of_order, depth + 1)
+            yield from _records(box, of_order, depth + 1, doubts)
     else:
         yield of_order | _flatten(value)
 
 
 def _items_of(value: Mapping[str, object]) -> object:
     """Return the items of an order, or of a file, None where there are none."""
+    by_key = {str(key).casefold(): each for key, each in value.items()}
     for key in _ITEM_KEYS:
-        if isinstance(value.get(key), (list, dict)):
-            return value[key]
+        if isinstance(by_key.get(key), (list, dict)):
+            return by_key[key]
     lists = [each for each in value.values() if _is_list_of_records(each)]
     return lists[0] if len(lists) == 1 else None
+
+
+def _without_lists(value: Mapping[str, object]) -> Record:
+    """Flat values of a record, without the lists of what is in it."""
+    kept = {key: each for key, each in value.items() if str(key).casefold() not in _ITEM_KEYS}
+    return _flatten({key: each for key, each in kept.items() if not _is_list_of_records(each)})
+
+
+@lru_cache(2**12)
+def _names_sides(keys: tuple[str, ...]) -> bool:
+    """Whether the keys of a record are those of a box with three sides."""
+    found = find_columns(keys, [], {})
+    dimensions = next(column for column in COLUMNS if column.name == "dimensions")
+    is_named = any(match_header(dimensions, parse_header(key), 0) is not None for key in keys)
+    return is_named or all(side in found.at for side in SIDES)
 
 
 def _is_list_of_records(value: object) -> bool:

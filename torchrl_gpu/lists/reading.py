@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,7 +21,17 @@ import numpy as np
 from torchrl_gpu.lists import cross_checks, doubts
 from torchrl_gpu.lists.box_list import BoxList, ColumnReading, Fault, Label, Source
 from torchrl_gpu.lists.candidates import Cells, has_any, parse_header
-from torchrl_gpu.lists.columns import AMOUNT_WORDS, BOX_WORDS, COLUMNS, PIECE_WORDS, SIDES, Column
+from torchrl_gpu.lists.columns import (
+    AMOUNT_WORDS,
+    BOX_WORDS,
+    COLUMNS,
+    GROSS_WORDS,
+    ONE_WORDS,
+    OUTER_WORDS,
+    PIECE_WORDS,
+    SIDES,
+    Column,
+)
 from torchrl_gpu.lists.cross_checks import ReadRow
 from torchrl_gpu.lists.files import read_sheets
 from torchrl_gpu.lists.numbers import (
@@ -37,7 +48,7 @@ from torchrl_gpu.lists.numbers import (
     number_text,
     text_of,
 )
-from torchrl_gpu.lists.quantities import number_range, small_whole_numbers
+from torchrl_gpu.lists.quantities import count_numbers, number_ranges, small_whole_numbers
 from torchrl_gpu.lists.sheets import Sheet, Table, find_table, header_of_quantity, unread_units, why_no_table
 from torchrl_gpu.lists.side_texts import split_sides
 from torchrl_gpu.lists.spreadsheets import is_inexact
@@ -46,6 +57,8 @@ from torchrl_gpu.lists.words import contains, fold, split_phrases, tokens
 from torchrl_gpu.system import arguments
 
 MOST_BOXES = 2**24
+_INCH_IN_TITLE = re.compile(r"\bin\.?\s*$|[(\[/]\s*in\.?\s*[)\]/]|\bin\.?\s*/")
+_IMPROPER = re.compile(r"(?P<above>\d{1,9})\s*/\s*(?P<below>\d{1,9})")
 # Rows in which a header that the user names is looked for.
 _HEADER_ROWS = 100
 # Rows that show what the numbers of a list are.
@@ -61,15 +74,24 @@ _TITLE_WORDS = (
     (
         (*SIDES, "dimensions"),
         "dimensions, dims, sizes, measures, lengths, maße, abmessungen, mesures, medidas, misure, afmetingen, wymiary,"
-        " rozměry, размеры, 寸法, 尺寸, unit, units, einheit, einheiten, unité, unités, unidad, unidades, 単位, 单位",
+        " rozměry, размеры, 寸法, 尺寸, angaben, alle, all, cotes, côtes, quote, unit, units, einheit, einheiten, "
+        "unité, unités, unidad, unidades, 単位, 单位",
         LENGTH_BY_WORD,
     ),
-    (("weight", "max_load"), "weights, weight, gewichte, gewicht, poids, peso, pesos, waga, вес, 重量", WEIGHT_BY_WORD),
+    (
+        ("weight", "max_load"),
+        "weights, weight, gewichte, gewicht, poids, peso, pesos, waga, вес, 重量, unit, units, einheit, "
+        "einheiten, unités",
+        WEIGHT_BY_WORD,
+    ),
 )
 _MORE_COUNT_WORDS = (
     "pc, piece, ea, each, x, st, stk, box, case, cs, pce, pz, ud, u, unit, un, ct, krt, pièces, pieza, piezas, кор, 个,"
-    " 個, 箱, 件"
+    " 個, 箱, 件, kar, car, stck, pkg, pk, cx, kart, krt, kt, scat, op, opak, bal, ctn(s), ケース, 台"
 )
+# Behind the unit of the weight of one box, and how many words may stand there.
+_OF_ONE_BOX = f"{ONE_WORDS}, {GROSS_WORDS}, {BOX_WORDS}, {OUTER_WORDS}"
+_MOST_WORDS = 5
 # Words behind a number of boxes: 12 pcs.
 _COUNT_WORDS = {fold(word) for word in split_phrases(f"{PIECE_WORDS}, {BOX_WORDS}, {_MORE_COUNT_WORDS}")}
 
@@ -247,6 +269,9 @@ class _Reader:
         self._decide_what_is_counted()
         self._decide_of_what_weights_are()
         self.read_rows: list[ReadRow] = []
+        # Cells of a row that has as many as the header, without the empty ones at its end.
+        whole = [row for row in self.table.rows if len(row) == len(self.table.header)]
+        self._least_filled = min(map(_num_filled, whole), default=len(self.table.header))
 
     # -- what holds for the whole list -----------------------------------------------------------------------------
 
@@ -383,6 +408,9 @@ class _Reader:
                     units[name] = self.options.weight_unit
         for name, unread in unread_units(self.table.header, self.at).items():
             is_weight = name in ("weight", "max_load")
+            # "Length (required)", beside a column of units.
+            if units[name] or ("weight_unit" if is_weight else "unit") in self.at:
+                continue
             if (self.options.weight_unit if is_weight else self.options.unit) is None:
                 header = self.table.header[self.at[name]]
                 option = "--weight-unit" if is_weight else "--unit"
@@ -393,7 +421,7 @@ class _Reader:
         """Take units from a line above the header: "All dimensions in mm, weights in lb"."""
         for line in self.table.title:
             for part in line.replace(";", ",").split(","):
-                words = tokens(part)
+                words = _title_words(part)
                 for names, about, by_word in _TITLE_WORDS:
                     unit = unit_in(words, by_word)
                     if not unit or not has_any(words, about):
@@ -511,6 +539,11 @@ class _Reader:
         found += cross_checks.doubts_of_merged_cells(table, self.sheet.merged)
         found += cross_checks.doubts_of_overlapping_numbers(table)
         found += cross_checks.doubts_of_contents(table)
+        found += cross_checks.doubts_of_repeated_boxes(table)
+        found += cross_checks.doubts_of_what_is_inside(table, self.style)
+        if not self.options.weight_unit and not self.units_of_columns.get("weight"):
+            found += cross_checks.doubts_of_weight_units(table)
+        found += self._hidden_columns()
         found += cross_checks.doubts_of_cancelled_rows(table)
         volumes = cross_checks.check_volumes(table, self.read_rows, self.style)
         if volumes.doubt:
@@ -527,6 +560,15 @@ class _Reader:
         if is_imperial and "weight" in self.notes_of and not self.options.weight_unit and not self._says_weight_unit():
             found.append(f'"{weight}" is read as kg, and the lengths are in {own_unit}: say --weight-unit')
         return found
+
+    def _hidden_columns(self) -> list[str]:
+        """Name the first column that is read and hidden."""
+        for name, at in self.at.items():
+            if at in self.sheet.hidden_columns and not self.options.hidden and name != "article":
+                return [
+                    f'the {name} is read from "{self.table.header[at]}", a hidden column: say --hidden if it is meant'
+                ]
+        return []
 
     def _says_weight_unit(self) -> bool:
         return bool(self.units_of_columns.get("weight")) or "weight_unit" in self.at
@@ -559,9 +601,10 @@ class _Reader:
         """
         if not self.sheet.delimiter or not self.table.header_line:
             return
-        filled = len(cells)
-        while filled and not text_of(cells[filled - 1]):
-            filled -= 1
+        # A decimal comma between commas moves the last, empty cells beyond the header.
+        filled = _num_filled(cells)
+        if self.sheet.delimiter == "," and len(cells) > len(self.table.header) and filled > self._least_filled:
+            raise _RowError(f"the row has {len(cells)} cells, and the header {len(self.table.header)}")
         wanted = len(self.table.header)
         of_blanks = not self.sheet.delimiter.strip(" ")
         if filled > wanted or (of_blanks and filled < wanted):
@@ -573,7 +616,8 @@ class _Reader:
         number = self._number(cells)
         values: dict[str, float | str] = {}
         for column in self.columns:
-            values[column.name] = self._value(column, cells, number)
+            is_range = column.name == "quantity" and self.table.columns.numbers_boxes
+            values[column.name] = float(number) if is_range else self._value(column, cells, number)
         up = _sides_up(permitted, bool(values.get("upright", 0.0)))
         label: Label = {"line": line}
         if article := self._article(cells, line):
@@ -648,8 +692,11 @@ class _Reader:
         if unit and row_unit and unit != row_unit:
             self._doubt_once("unit", f'"{self.table.header[self.at["unit"]]}" says {row_unit}, the headers say {unit}')
         unit = unit or row_unit
+        # 40x30x20/2 is two boxes, and no height of ten.
+        if isinstance(cell, str) and "/" in cell and _is_improper(cell):
+            raise _RowError(f"{name} must be a positive number, not {_shown(cell)}")
         if amount.word:
-            unit = unit_of_word(amount.word, LENGTH_BY_WORD)
+            unit = unit_of_word(amount.word.strip("()[] "), LENGTH_BY_WORD)
             if not unit:
                 raise _RowError(f'{name}: "{amount.word}" in "{_shown(cell)}" is no unit of length')
         return amount.value, unit
@@ -662,11 +709,11 @@ class _Reader:
             return 1
         cell = self._cell(cells, "quantity")
         if self.table.columns.numbers_boxes:
-            numbers = number_range(cell)
-            if numbers is None:
+            ranges = number_ranges(cell)
+            if not ranges:
                 raise _RowError(f"quantity must be numbers of boxes such as 3-5, not {_quoted(cell)}")
             self.notes_of["quantity"] = "numbers of boxes: 3-5 are three"
-            return numbers[1] - numbers[0] + 1
+            return count_numbers(ranges)
         amount = amount_of(cell, self.style)
         # 1/2 is the first of two boxes, or half of one.
         if amount is None or "/" in text_of(cell):
@@ -710,8 +757,11 @@ class _Reader:
 
     def _weight_unit(self, column: Column, cells: Cells, amount: Amount) -> str:
         if amount.word:
-            unit = unit_of_word(amount.word, WEIGHT_BY_WORD)
-            if not unit:
+            first, *rest = tokens(amount.word)[:_MOST_WORDS] or [amount.word]
+            unit = unit_of_word(first, WEIGHT_BY_WORD)
+            # 5 kg/ctn and 5 kg brutto are the weight of one box; 5 kg total may not be.
+            is_of_one = all(has_any([word], _OF_ONE_BOX) for word in rest)
+            if not unit or not is_of_one:
                 raise _RowError(f'{column.name}: "{amount.word}" is no unit of weight')
             return unit
         unit = self.units_of_columns.get(column.name, "")
@@ -847,7 +897,11 @@ class _Reader:
         if "quantity" in self.at or not self.table.header_line:
             return []
         headers = [parse_header(text) for text in self.table.header]
-        found = small_whole_numbers(headers, self.table.rows, self.table.columns.taken())
+        found = small_whole_numbers(headers, self.table.rows, self.table.columns.taken(), self.style)
+        # What one case holds, or how many cases there are.
+        per_box = self.at.get("per_box")
+        if per_box is not None and headers[per_box].words in (["case", "qty"], ["case", "quantity"]):
+            found.append(per_box)
         if not found:
             return []
         named = ", ".join(f'"{headers[at].text}"' if headers[at].text else f"column {at + 1}" for at in found)
@@ -859,8 +913,33 @@ class _Reader:
         ]
 
 
+def _title_words(part: str) -> list[str]:
+    """Words of a line above the header.
+
+    There "in" is an inch at its end, in brackets or beside a slash alone.
+    """
+    words = tokens(part)
+    if _INCH_IN_TITLE.search(part.casefold()):
+        return words
+    return [word for word in words if word != "in"]
+
+
 class _RowError(ValueError):
     """Why a row gives no box."""
+
+
+def _is_improper(text: str) -> bool:
+    """Whether a number is written as a fraction of at least one, such as 20/2."""
+    match = _IMPROPER.search(text)
+    return match is not None and int(match["above"]) >= int(match["below"])
+
+
+def _num_filled(cells: Cells) -> int:
+    """Number of cells of a row without the empty ones at its end."""
+    filled = len(cells)
+    while filled and not text_of(cells[filled - 1]):
+        filled -= 1
+    return filled
 
 
 def _is_number(cell: object) -> bool:

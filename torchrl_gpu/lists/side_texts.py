@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -29,21 +30,32 @@ _INITIALS_OF_SIDES = (
     {"v": "height", "s": "width", "h": "depth"},
     {"v": "height", "s": "width", "d": "length"},
     {"a": "height", "l": "width", "p": "depth"},
+    {"w": "height", "s": "width", "d": "length"},
+    {"w": "height", "s": "width", "g": "depth"},
 )
 ORDER_OF_SIDES = re.compile(
     r"\b(?P<a>[SIDES])\s*[x×*х/-]?\s*(?P<b>[SIDES])\s*[x×*х/-]?\s*(?P<c>[SIDES])\b".replace(
-        "SIDES", "lwbhdtpacvsдшвга长宽高長寬幅"
+        "SIDES", "lwbhdtpacvsgдшвга长宽高長寬幅"
     )
 )
+# Three words with signs between them, whatever they are.
+_ANY_ORDER = re.compile(r"[^\W\d_]+\.?\s*[x×*х/]\s*[^\W\d_]+\.?\s*[x×*х/]\s*[^\W\d_]+")
 # The first separator that gives three parts counts: 15 3/4 x 12 x 8 has a fraction, 400/300/200 has none.
 _SEPARATORS = [
-    re.compile(each) for each in (r"\s*[x×*хX✕]\s*|\s+by\s+", r"\s*[/|;]\s*", r"(?<=\d)\s*-\s*(?=\d)", r"\s+")
+    re.compile(each)
+    for each in (r"\s*[x×*хX✕]\s*|\s+(?:by|por|par)\s+", r"\s*[/|;]\s*", r"(?<=\d)\s*-\s*(?=\d)", r"\s+")
 ]
 _LABELLED = re.compile(
-    r"(?P<before>[lwbhdtp])\s*[:=.]?\s*(?P<first>\d[\d.,]*\d|\d)|(?P<second>\d[\d.,]*\d|\d)\s*\(?(?P<behind>[lwbhdtp])\b\)?"
+    r"(?P<before>[lwbhdtp长宽高長寬幅])さ?\s*[:=.]?\s*(?P<first>\d[\d.,]*\d|\d)"
+    r"|(?P<second>\d[\d.,]*\d|\d)\s*(?P<inch>\"?)\s*\(?(?P<behind>[lwbhdtp])\b\)?"
 )
 # Characters of three sides in one cell. A longer text is none: patterns would take minutes for a million digits.
 _LONGEST = 200
+_ORDER_AT_END = re.compile(
+    r"(?P<rest>.*\d.*?)\s*\(?\b(?P<a>[lwbhdt])\s*[x×*/]\s*(?P<b>[lwbhdt])\s*[x×*/]\s*(?P<c>[lwbhdt])\)?"
+)
+_UNIT_IN_BRACKETS = re.compile(r"\(\s*(mm|cm|dm|m|in|inch|inches|ft)\.?\s*\)$")
+_IN_BRACKETS = re.compile(r"[(\[]([^()\[\]]*)[)\]]\s*([^\d()]*)")
 _LAST_UNIT = re.compile(r"^(?P<rest>.*\d)\s*(?P<unit>[^\d\s]+)$")
 
 
@@ -57,16 +69,21 @@ def split_sides(cell: object) -> list[tuple[str, str]]:
     given = text_of(cell)
     if len(given) > _LONGEST:
         return []
-    text = fold(plain_text(given))
+    text = _without_brackets(fold(plain_text(given)))
     if not text:
         return []
     labelled = list(_LABELLED.finditer(text))
     if len(labelled) == 3:
         names = _without_depth([_SIDE_LETTERS[match["before"] or match["behind"]] for match in labelled])
         unit = _unit_behind(text)
+        if not _has_one_unit(text, labelled):
+            return []
+        if all(match["inch"] for match in labelled):
+            unit = ' "'
         return [
             (name, f"{match['first'] or match['second']}{unit}") for name, match in zip(names, labelled, strict=True)
         ]
+    text, names_behind = _order_behind(text)
     parts = _three_parts(text)
     if not parts:
         return []
@@ -74,7 +91,42 @@ def split_sides(cell: object) -> list[tuple[str, str]]:
     if last:
         unit = last["unit"]
         parts = [part if _LAST_UNIT.fullmatch(part) else f"{part} {unit}" for part in parts]
-    return [("", part) for part in parts]
+    return list(zip(names_behind or ("", "", ""), parts, strict=True))
+
+
+def _has_one_unit(text: str, labelled: Sequence[re.Match[str]]) -> bool:
+    """Whether all units between three labelled sides are the same.
+
+    L1m W30cm H20cm has two.
+    """
+    between = [text[a.end() : b.start()] for a, b in itertools.pairwise(labelled)]
+    between.append(text[labelled[-1].end() :])
+    found = set()
+    for part in between:
+        for word in re.findall(r"[^\W\d_]+", part):
+            found.add(unit_of_word(word, LENGTH_BY_WORD))
+    return len(found - {""}) <= 1
+
+
+def _order_behind(text: str) -> tuple[str, tuple[str, ...]]:
+    """Split 30x40x20 cm (BxTxH) into the sides and their names.
+
+    There are no names where a cell does not say them.
+    """
+    match = _ORDER_AT_END.fullmatch(text)
+    if match is None:
+        return text, ()
+    names = _without_depth(_sides_of_letters("".join((match["a"], match["b"], match["c"]))))
+    if set(names) != set(SIDES):
+        return text, ()
+    return match["rest"], tuple(names)
+
+
+def _without_brackets(text: str) -> str:
+    """Return 40 x 30 x 20 cm for (40 x 30 x 20) cm and for 40 x 30 x 20 (cm)."""
+    text = _UNIT_IN_BRACKETS.sub(r" \1", text)
+    whole = _IN_BRACKETS.fullmatch(text)
+    return f"{whole[1]} {whole[2]}".strip() if whole else text
 
 
 def _three_parts(text: str) -> list[str]:
@@ -109,10 +161,26 @@ def order_of_sides(header: str) -> tuple[str, str, str]:
     return (first, second, third) if {first, second, third} == set(SIDES) else SIDES
 
 
+def is_order_unknown(header: str) -> bool:
+    """Whether a header says an order of the sides that is not understood.
+
+    Such as AxAxF.
+    """
+    text = fold(plain_text(header))
+    match = _ANY_ORDER.search(text)
+    if match is None or not LENGTH_BY_WORD.keys().isdisjoint(tokens(match[0])):
+        return False
+    letters = ORDER_OF_SIDES.search(text)
+    names = sides_in_words(tokens(header))
+    if letters is not None:
+        names = _sides_of_letters("".join((letters["a"], letters["b"], letters["c"])))
+    return len(names) != 3 or set(_without_depth(names)) != set(SIDES)
+
+
 def _sides_of_letters(letters: str) -> list[str]:
     """Return the sides that three initials stand for, in a language that has all."""
-    # L x l x h: the second one is the width.
-    if letters == "llh":
+    # L x l x h and L x A x A: the second one is the width.
+    if letters in ("llh", "laa"):
         return ["length", "width", "height"]
     for by_letter in _INITIALS_OF_SIDES:
         if set(letters) == set(by_letter):

@@ -6,6 +6,8 @@ Three sides must be of one thing: a carton, or what is in it, but not one of eac
 from __future__ import annotations
 
 import itertools
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,12 +19,18 @@ from torchrl_gpu.lists.candidates import (
     Header,
     Sample,
     candidates_of,
+    column_numbers,
     has_any,
     match_header,
 )
 from torchrl_gpu.lists.columns import COLUMNS, SIDES
-from torchrl_gpu.lists.side_texts import ORDER_OF_SIDES, order_of_sides, split_sides
+from torchrl_gpu.lists.side_texts import ORDER_OF_SIDES, is_order_unknown, order_of_sides, split_sides
+from torchrl_gpu.lists.units import LENGTHS
 from torchrl_gpu.lists.words import fold, plain_text
+
+# Relative difference of a length in two units, which lists round to whole ones.
+_MOST_ROUNDING = 0.1
+_CROSS = re.compile(r"\d\s*\w{0,2}\s*[xX×*]\s*\d")
 
 
 def find_sides(headers: Sequence[Header], sample: Sample, found: FoundColumns) -> None:
@@ -32,7 +40,7 @@ def find_sides(headers: Sequence[Header], sample: Sample, found: FoundColumns) -
     """
     if all(side in found.at for side in SIDES) or "dimensions" in found.at:
         if "dimensions" in found.at:
-            found.in_order = order_of_sides(headers[found.at["dimensions"]].text)
+            _take_order(headers, found)
         return
     groups: dict[tuple[str, ...], dict[str, list[Candidate]]] = {}
     for column in COLUMNS:
@@ -50,12 +58,46 @@ def find_sides(headers: Sequence[Header], sample: Sample, found: FoundColumns) -
     whole.sort(key=lambda each: (each.rank, each.has_other_words, each.first))
     if dimensions and (not whole or packing_rank(dimensions[0].rest) < whole[0].rank):
         found.at["dimensions"] = dimensions[0].at
-        found.in_order = order_of_sides(headers[dimensions[0].at].text)
+        _take_order(headers, found)
+        _doubt_other_cells_of_sides(dimensions, headers, sample, found)
     elif whole:
         found.at |= whole[0].at
         _doubt_other_sides(whole, headers, sample, found)
+        for sides in groups.values():
+            _doubt_other_units(sides, headers, sample, found)
     else:
         _take_sides_of_any_group(groups, headers, found)
+
+
+def _doubt_other_cells_of_sides(
+    dimensions: Sequence[Candidate], headers: Sequence[Header], sample: Sample, found: FoundColumns
+) -> None:
+    """Say where a column that no word names has sides as well: "Packed" beside "Size"."""
+    named = {each.at for each in dimensions}
+    for at, header in enumerate(headers):
+        if at in named or has_any(header.words, "pallet, palette, pallets, container"):
+            continue
+        # A date has three parts, too, but no cross between them.
+        if sample.column(at) and sample.share(at, _is_cross_of_sides) == 1:
+            found.doubts.append(
+                f'the sides may be "{headers[dimensions[0].at].text}", which are read, or "{header.text}":'
+                ' say --column dimensions="…"'
+            )
+            return
+
+
+def _is_cross_of_sides(cell: object) -> bool:
+    return _CROSS.search(str(cell)) is not None and len(split_sides(cell)) == 3
+
+
+def _take_order(headers: Sequence[Header], found: FoundColumns) -> None:
+    """Take the order in which a cell holds its sides from its header."""
+    text = headers[found.at["dimensions"]].text
+    found.in_order = order_of_sides(text)
+    if is_order_unknown(text):
+        found.doubts.append(
+            f'"{text}" is read as length × width × height: if that is another order, write it as LxWxH or HxWxL'
+        )
 
 
 @dataclass(frozen=True)
@@ -95,6 +137,35 @@ def _doubt_other_sides(sides: Sequence[_Sides], headers: Sequence[Header], sampl
             return
 
 
+def _doubt_other_units(
+    sides: Mapping[str, Sequence[Candidate]], headers: Sequence[Header], sample: Sample, found: FoundColumns
+) -> None:
+    """Say where a side stands in two units, and one is no conversion of the other.
+
+    1 foot in one column and 6 inches in the next are such.
+    """
+    for side, candidates in sides.items():
+        at = found.at.get(side)
+        if at is None or all(each.at != at for each in candidates):
+            continue
+        unit = headers[at].length_unit
+        for other in candidates:
+            other_unit = headers[other.at].length_unit
+            if other.at == at or not unit or not other_unit or unit == other_unit:
+                continue
+            values = column_numbers(sample, at)
+            others = column_numbers(sample, other.at)
+            pairs = list(zip(values, others, strict=False))
+            if pairs and not all(
+                math.isclose(a * LENGTHS[unit], b * LENGTHS[other_unit], rel_tol=_MOST_ROUNDING) for a, b in pairs
+            ):
+                found.doubts.append(
+                    f'the {side} may be "{headers[at].text}", which is read, "{headers[other.at].text}", or their sum:'
+                    f' say --column {side}="…"'
+                )
+                return
+
+
 def packing_rank(rest: tuple[str, ...]) -> int:
     """Rank a group of sides by its other words.
 
@@ -103,9 +174,11 @@ def packing_rank(rest: tuple[str, ...]) -> int:
     words = list(rest)
     if has_any(words, known.MOST_WORDS):
         return 3
-    if has_any(words, known.NET_WORDS) or has_any(words, known.WITHOUT_WORDS):
+    is_inside = has_any(words, known.INNER_BOX_WORDS)
+    if is_inside or has_any(words, known.NET_WORDS) or has_any(words, known.WITHOUT_WORDS):
         return 2
-    if has_any(words, known.OUTER_WORDS) or has_any(words, known.GROSS_WORDS):
+    is_packed = has_any(words, known.PACKED_WORDS) or has_any(words, known.OUTER_WORDS)
+    if is_packed or has_any(words, known.GROSS_WORDS):
         return 0
     return 2 if has_any(words, known.INNER_WORDS) else 1
 

@@ -32,13 +32,24 @@ _ESCAPED = re.compile(r"(?:\\.)+")
 _MOST_EXACT = 10**15
 
 
+class _ExcelFont(Protocol):
+    strike: bool | None
+
+
 class _ExcelCell(Protocol):
     value: object
     number_format: str
+    font: _ExcelFont
 
 
 class _ExcelRow(Protocol):
     hidden: bool
+
+
+class _ExcelColumn(Protocol):
+    hidden: bool
+    min: int | None
+    max: int | None
 
 
 class _Range(Protocol):
@@ -59,6 +70,7 @@ class _Worksheet(Protocol):
     max_row: int
     max_column: int
     row_dimensions: Mapping[int, _ExcelRow]
+    column_dimensions: Mapping[str, _ExcelColumn]
     merged_cells: _Ranges
 
     # There is no public way to the cells that a file has.
@@ -123,9 +135,13 @@ def excel_sheets(raw: bytes, hidden: bool, as_shown: bool = True) -> list[Sheet]
     check_unpacked(raw, MOST_BYTES)
     check_merged(raw, MOST_MERGED)
     book = library("openpyxl").load_workbook(BytesIO(raw), data_only=True)
+    # To look at the font of every cell takes long, and few workbooks strike anything through.
+    strikes = any(font.strike for font in book._fonts)
     found = []
     for place, sheet in enumerate(book.worksheets):
         made = _excel_sheet(sheet, hidden, as_shown)
+        if strikes and as_shown:
+            _doubt_struck_rows(sheet, made)
         made.place = place
         if sheet.sheet_state != "visible":
             made.is_visible = False
@@ -139,7 +155,7 @@ def excel_sheets(raw: bytes, hidden: bool, as_shown: bool = True) -> list[Sheet]
 def _excel_sheet(sheet: _Worksheet, hidden: bool, as_shown: bool) -> Sheet:
     if sheet.max_row > MOST_ROWS or sheet.max_column > MOST_COLUMNS:
         raise ValueError(f"{sheet.max_row:,} rows of {sheet.max_column:,} columns")
-    made = Sheet([], [], sheet.title)
+    made = Sheet([], [], sheet.title, hidden_columns=_hidden_columns(sheet))
     left_out = []
     for line, cells in _rows_of(sheet):
         if sheet.row_dimensions[line].hidden and not hidden:
@@ -156,6 +172,27 @@ def _excel_sheet(sheet: _Worksheet, hidden: bool, as_shown: bool) -> Sheet:
     if as_shown:
         _fill_merged(made, [(r.min_row, r.min_col, r.max_row, r.max_col) for r in sheet.merged_cells.ranges])
     return made
+
+
+def _hidden_columns(sheet: _Worksheet) -> set[int]:
+    """Indices of the columns that are not shown."""
+    found: set[int] = set()
+    for column in sheet.column_dimensions.values():
+        if column.hidden and column.min is not None and column.max is not None:
+            found.update(range(column.min - 1, min(column.max, MOST_COLUMNS)))
+    return found
+
+
+def _doubt_struck_rows(sheet: _Worksheet, made: Sheet) -> None:
+    """Say where all cells of a row are struck through.
+
+    So rows are taken out of a list by hand.
+    """
+    for line, cells in _rows_of(sheet):
+        filled = [cell for cell in cells if cell is not None]
+        if filled and all(cell.font.strike for cell in filled):
+            made.doubts.append(f"line {line:,} is struck through, and is read: take it out of the list, or say --yes")
+            return
 
 
 def _rows_of(sheet: _Worksheet) -> Iterator[tuple[int, Sequence[_ExcelCell | None]]]:

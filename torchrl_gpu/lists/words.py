@@ -20,7 +20,10 @@ _CAMEL = re.compile(r"(?<=[a-zà-ÿ0-9])(?=[A-ZÀ-Þ])|(?<=[A-Z])(?=[A-Z][a-z]{2
 # A unit behind a Chinese or Japanese word has no space before it: 长cm.
 _BETWEEN_SCRIPTS = re.compile(r"(?<=[\u3040-\u9fff])(?=[a-z])|(?<=[a-z])(?=[\u3040-\u9fff])")
 # A slash before a box or a piece divides: "Qty/CTN" is what one carton holds.
-_PER = re.compile(r"\s*/\s*(?=(?:ctn|carton|case|cs|box|pc|pcs|piece|unit|ea|karton|stk|stuck|colli?|caja|caixa)\b)")
+_PER = re.compile(
+    r"\s*/\s*(?=(?:ctn|carton|case|cs|box|pc|pcs|piece|unit|ea|karton|stk|stuck|colli?|caja|caixa|cx|cartone|collo|colis"
+    r"|caisse|scatola|doos|krabice|opak|ve|vpe|кор|коробка|коробку|место|уп|упак|упаковка|箱|ケース|件|个)(?![^\W_]))"
+)
 # Germanic languages join words: "Kartonlänge" is the length of a carton.
 _LAST_PARTS = (
     *("lange", "laenge", "breite", "hohe", "hoehe", "tiefe", "gewicht", "menge", "anzahl", "einheit", "nummer"),
@@ -35,7 +38,8 @@ def plain_text(text: str) -> str:
     """
     # Most cells are plain already, and a list has millions of them.
     if text.isascii():
-        return " ".join(text.replace("`", "'").split())
+        # Two apostrophes are an inch sign.
+        return " ".join(text.replace("`", "'").replace("''", '"').split())
     for sign, fraction in _VULGAR.items():
         text = text.replace(sign, f" {fraction}")
     text = unicodedata.normalize("NFKC", text)
