@@ -144,7 +144,8 @@ def _largest_acceleration(pile: BoxPile, direction: np.ndarray, friction: float,
     bounds = [(0.0, None)] * forces.shape[1] + [(0.0, friction)]
     solved = linprog(cost, A_eq=np.column_stack([forces, push]), b_eq=_gravity(pile), bounds=bounds, method="highs")
     if solved.status == _SOLVED:
-        return float(solved.x[-1])
+        # What does not move at all may come out as a negative zero.
+        return max(0.0, float(solved.x[-1]))
     if solved.status == _INFEASIBLE:
         return None
     raise RuntimeError(f"equilibrium: the solver gave up on {len(pile.low)} boxes: {solved.message}")

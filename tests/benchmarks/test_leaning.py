@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("mujoco")
@@ -52,6 +53,16 @@ def test_rows_of_older_runs_get_the_columns_of_statics(tmp_path: Path, monkeypat
     leaning.main(run)
     again = json.loads(output.read_text(encoding="utf-8"))["rows"]
     assert again == [rows[0] | {"fall in mujoco": "as it was"}]
+
+
+def test_bullet_at_short_steps_sees_what_falls_and_what_stands() -> None:
+    pytest.importorskip("pybullet")
+    plan = leaning.random_piles(1, "equal", 0.0, 0.5).plans[0]
+    first = plan._replace(solids=plan.solids[:1], poses=plan.poses[:1])
+    pose = first.poses[0]
+    raised = pose._replace(position=pose.position + np.array([0, 0, 0.1]))
+    in_the_air = first._replace(poses=(raised,))
+    assert leaning.falls_in_bullet([first, in_the_air], 960) == [False, True]
 
 
 def test_row_whose_piles_have_changed_is_not_mixed_with_new_ones() -> None:
