@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("mujoco")
 pytest.importorskip("scipy")
 
-from benchmarks import leaning
+from benchmarks import leaning, packing_tables
 from benchmarks.equilibrium import EXACT_GAP, pile_of, stands
 
 
@@ -55,6 +55,17 @@ def test_rows_of_older_runs_get_the_columns_of_statics(tmp_path: Path, monkeypat
     assert again == [rows[0] | {"fall in mujoco": "as it was"}]
 
 
+def test_rows_that_lack_an_engine_are_measured_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaning, "_CASES", [("equal", 0.0, 0.5)])
+    monkeypatch.setitem(leaning.ENGINES, "other", lambda plans: [True] * len(plans))
+    output = tmp_path / "leaning.json"
+    output.write_text('{"rows": []}', encoding="utf-8")
+    for engines in (["mujoco"], ["mujoco", "other"]):
+        leaning.main(["--piles", "2", "--engines", *engines, "--output", str(output)])
+    (row,) = json.loads(output.read_text(encoding="utf-8"))["rows"]
+    assert row["fall in other"] == row["fall in any"] == row["fall in any though statics hold"] == 2
+
+
 def test_bullet_at_short_steps_sees_what_falls_and_what_stands() -> None:
     pytest.importorskip("pybullet")
     plan = leaning.random_piles(1, "equal", 0.0, 0.5).plans[0]
@@ -69,3 +80,14 @@ def test_row_whose_piles_have_changed_is_not_mixed_with_new_ones() -> None:
     row = {"heights": "equal", "max_tilt": 0.0, "bearing_tilt": 0.5, "piles": 2, "boxes a pile": 1.0}
     with pytest.raises(ValueError, match="boxes a pile"):
         leaning.add_statics(row)
+
+
+def test_table_of_rows_leaves_out_what_was_not_measured() -> None:
+    row = {"heights": "any", "max_tilt": 2.0, "bearing_tilt": 0.5, "boxes a pile": 20.25, "refused places": 50}
+    row |= {"fall in mujoco": 1, "fall in bullet": 3, "statics infeasible": 4}
+    row |= {"refused and would stand within 1.5 mm": 20}
+    newer = row | {"fall in bullet at short steps, too": 2}
+    header, first, second = packing_tables.uneven({"rows": [row, newer]})
+    assert first == ["any", "2°", "0.5°", "20.2", "1", "3", "–", "4", "50", "20 (40%)"]
+    assert second == ["any", "2°", "0.5°", "20.2", "1", "3", "2", "4", "50", "20 (40%)"]
+    assert len(header) == len(first)
