@@ -44,6 +44,24 @@ def places(result: JsonObject) -> Lines:
     return lines
 
 
+def uneven(result: JsonObject) -> Lines:
+    """Random piles whose heights differ, of `benchmarks/leaning.py`.
+
+    A count that a row lacks was not measured.
+    """
+    lines = [["heights", "`max_tilt`", "`bearing_tilt`", "boxes a pile", "fall in MuJoCo", "in PyBullet"]]
+    lines[0] += ["of these at 960 Hz, too", "off balance as planned", "refused", "of these would stand"]
+    for row in result["rows"]:
+        engines = ["fall in mujoco", "fall in bullet", "fall in bullet at short steps, too"]
+        falls = [str(row.get(engine, "–")) for engine in engines]
+        rule = [row["heights"], f"{row['max_tilt']:g}°", f"{row['bearing_tilt']:g}°", f"{row['boxes a pile']:.1f}"]
+        refused = row["refused places"]
+        would = row["refused and would stand within 1.5 mm"]
+        statics = [str(row["statics infeasible"]), str(refused), f"{would} ({would / refused:.0%})"]
+        lines.append(rule + falls + statics)
+    return lines
+
+
 def stands(result: JsonObject) -> Lines:
     """List policies with the share of their pallets that stands in simulation.
 
@@ -202,6 +220,7 @@ def _percent(share: float, error: float) -> str:
 TABLES: dict[str, Callable[[JsonObject], Lines]] = {
     "piles": piles,
     "places": places,
+    "uneven heights": uneven,
     "stands": stands,
     "protocols": protocols,
     "physics pack": physics_pack,
