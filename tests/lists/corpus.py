@@ -1777,3 +1777,18 @@ add(
     csv("Место;Артикул;Кол-во;Длина мм;Ширина мм;Высота мм", "1-2;A;2;400;300;200", "1-3;B;2;400;300;200"),
     [NO_WEIGHT] * 2,
 )
+add(
+    "the weight of the packing beside a net one",
+    csv("sku;Anz;L mm;B mm;H mm;Nettogewicht kg;Verpackungsgewicht kg", "A;2;400;300;200;4,5;0,5"),
+    doubts="Nettogewicht kg.*Verpackungsgewicht",
+)
+add(
+    "the weight of the packing beside a plain one",
+    csv("sku,qty,L mm,W mm,H mm,Weight kg,Packaging weight kg", "A,2,400,300,200,4.5,0.5"),
+    doubts="Weight kg.*Packaging weight",
+)
+add(
+    "the weight of the packing beside a gross one",
+    csv("sku,qty,L mm,W mm,H mm,Gross kg,Tare kg,Net kg", "A,2,400,300,200,5,0.5,4.5"),
+    [USUAL],
+)

@@ -15,6 +15,7 @@ from functools import lru_cache
 from torchrl_gpu.lists.candidates import Cells, has_any, parse_header
 from torchrl_gpu.lists.columns import (
     BOX_WORDS,
+    GROSS_WORDS,
     INNER_WORDS,
     ONE_WORDS,
     OTHER_COUNTS,
@@ -58,6 +59,11 @@ _TYPE_WORDS = (
     "type, kind, verp, packaging, packing, handling unit, verpackungsart, verpackung, emballage, embalaje, imballo, "
     "embalagem, "
     "verpakking, opakowanie, obal, упаковка, 荷姿, 包装"
+)
+_PACKING_WEIGHT_WORDS = (
+    "packaging weight, packing weight, packaging wt, tare weight, tare, tara, verpackungsgewicht, verpackungs gewicht, "
+    "gewicht verpackung, leergewicht, poids emballage, tare emballage, peso embalaje, peso imballo, peso embalagem, "
+    "waga opakowania, вес упаковки, вес тары, 包装重量, 皮重, 風袋"
 )
 _WEIGHT_UNIT_WORDS = f"{UNIT_WORDS}, uom, unit of measure, me, eh, um"
 # Letters of a unit of quantities.
@@ -377,6 +383,20 @@ def doubts_of_weight_units(table: Table) -> list[str]:
         unknown = [cell for cell in cells if cell and number_of(cell) is None]
         if unknown:
             return [f'"{name}" says "{unknown[0]}", which is no unit of weight that is known: say --weight-unit']
+    return []
+
+
+def doubts_of_packing_weights(table: Table, style: NumberStyle) -> list[str]:
+    """Say where a box may weigh more than is read, with its packing."""
+    at = table.columns.at.get("weight")
+    if at is None or has_any(parse_header(table.header[at]).words, GROSS_WORDS):
+        return []
+    for i, text in enumerate(table.header):
+        if i in table.columns.taken() or not has_any(tokens(text), _PACKING_WEIGHT_WORDS):
+            continue
+        values = [_value(row, i, style) for row in table.rows[:_SAMPLE] if i < len(row)]
+        if any(value is not None and value > 0 for value in values):
+            return [f'"{table.header[at]}" may be without "{text}": is it the weight of the packed box?']
     return []
 
 

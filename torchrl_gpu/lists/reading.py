@@ -541,6 +541,7 @@ class _Reader:
         found += cross_checks.doubts_of_contents(table)
         found += cross_checks.doubts_of_repeated_boxes(table)
         found += cross_checks.doubts_of_what_is_inside(table, self.style)
+        found += cross_checks.doubts_of_packing_weights(table, self.style)
         if not self.options.weight_unit and not self.units_of_columns.get("weight"):
             found += cross_checks.doubts_of_weight_units(table)
         found += self._hidden_columns()
