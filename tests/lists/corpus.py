@@ -1792,3 +1792,13 @@ add(
     csv("sku,qty,L mm,W mm,H mm,Gross kg,Tare kg,Net kg", "A,2,400,300,200,5,0.5,4.5"),
     [USUAL],
 )
+add(
+    "numbers of boxes below another word",
+    csv("Место;Артикул;Длина мм;Ширина мм;Высота мм", "1-2;A;400;300;200", "3-5;B;400;300;200"),
+    doubts="Место.*number the boxes.*1-2",
+)
+add(
+    "numbers of shelves that do not follow one another",
+    csv("Место;Артикул;Длина мм;Ширина мм;Высота мм", "1-2;A;400;300;200", "1-3;B;400;300;200"),
+    [(1, (400, 300, 200), None)] * 2,
+)

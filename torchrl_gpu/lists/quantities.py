@@ -58,6 +58,8 @@ COUNTING_WORDS = (
     *("order", "liczba", "pocet", "mnozstvi", "количество", "кол", "во", "ordered", "shipped", "picked"),
 )
 _NUMBERED_WORDS = ("no", "nr", "number", "#", "id", "numero")
+# Rows whose numbers follow one another by more than chance.
+_LEAST_NUMBERED = 2
 _RANGE_WORDS = (*_NUMBERED_WORDS, "n", "num", "nos", "numbers")
 
 
@@ -117,6 +119,24 @@ def _is_one_series(match: re.Match[str]) -> bool:
 def count_numbers(ranges: Sequence[tuple[int, int]]) -> int:
     """Number of boxes of some ranges: 1-3 and 5 are four."""
     return sum(last - first + 1 for first, last in ranges)
+
+
+def successive_ranges(sample: Sample, taken: set[int], columns: int) -> list[int]:
+    """Columns that are not read and go on from row to row, such as 1-2 and 3-5."""
+    found = []
+    for at in range(columns):
+        if at in taken:
+            continue
+        ranges = [number_ranges(cell) for cell in sample.column(at)]
+        is_one_each = all(len(each) == 1 for each in ranges)
+        if not is_one_each or len(ranges) < _LEAST_NUMBERED:
+            continue
+        ends = [each[0][1] for each in ranges]
+        begins = [each[0][0] for each in ranges]
+        follows = all(begin == end + 1 for begin, end in zip(begins[1:], ends[:-1], strict=True))
+        if follows and any(count_numbers(each) > 1 for each in ranges):
+            found.append(at)
+    return found
 
 
 def per_box_candidates(headers: Sequence[Header], sample: Sample, taken: set[int]) -> list[Candidate]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from torchrl_gpu.lists import cross_checks, doubts
 from torchrl_gpu.lists.box_list import BoxList, ColumnReading, Fault, Label, Source
-from torchrl_gpu.lists.candidates import Cells, has_any, parse_header
+from torchrl_gpu.lists.candidates import SAMPLE_ROWS, Cells, Sample, has_any, parse_header
 from torchrl_gpu.lists.columns import (
     AMOUNT_WORDS,
     BOX_WORDS,
@@ -48,7 +48,7 @@ from torchrl_gpu.lists.numbers import (
     number_text,
     text_of,
 )
-from torchrl_gpu.lists.quantities import count_numbers, number_ranges, small_whole_numbers
+from torchrl_gpu.lists.quantities import count_numbers, number_ranges, small_whole_numbers, successive_ranges
 from torchrl_gpu.lists.sheets import Sheet, Table, find_table, header_of_quantity, unread_units, why_no_table
 from torchrl_gpu.lists.side_texts import split_sides
 from torchrl_gpu.lists.spreadsheets import is_inexact
@@ -904,13 +904,27 @@ class _Reader:
         if per_box is not None and headers[per_box].words in (["case", "qty"], ["case", "quantity"]):
             found.append(per_box)
         if not found:
-            return []
+            return self._unread_numbers_of_boxes()
         named = ", ".join(f'"{headers[at].text}"' if headers[at].text else f"column {at + 1}" for at in found)
         # A column without a header has a number.
         first = headers[found[0]].text or str(found[0] + 1)
         return [
             f"no column is read as the quantity, so every row is one box; {named} holds small whole numbers:"
             f' say --column quantity="{first}"'
+        ]
+
+    def _unread_numbers_of_boxes(self) -> list[str]:
+        """Name a column such as 1-2 and 3-5, where every row is read as one box."""
+        header = self.table.header
+        sample = Sample(self.table.rows[:SAMPLE_ROWS])
+        numbered = successive_ranges(sample, self.table.columns.taken(), len(header))
+        if not numbered:
+            return []
+        at = numbered[0]
+        example = text_of(sample.column(at)[0])
+        return [
+            f'no column is read as the quantity, so every row is one box; "{header[at]}" may number the boxes, such as'
+            f" {example}: give their number in a column of its own"
         ]
 
 
