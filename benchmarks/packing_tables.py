@@ -90,6 +90,8 @@ def protocols(result: JsonObject) -> Lines:
 
 # Of runs by the rule as it was: what leans bore load wherever it touched.
 OLD_RULE = "what leans bears load"
+# Sequences that policies may have learned from.
+TRAINING_ROWS = "training rows"
 
 
 def physics_pack(result: JsonObject) -> Lines:
@@ -99,7 +101,8 @@ def physics_pack(result: JsonObject) -> Lines:
     for name, run in result["runs"].items():
         data, policy, rule, *given = name.split(" / ")
         fallback = [f"else `{each}`" for each in given if each in height_rules()]
-        tried = [each for each in given if each == OLD_RULE or "rehearsed" in each]
+        tried = [each for each in given if each in (OLD_RULE, TRAINING_ROWS) or "rehearsed" in each]
+        tried += [each for each in given if each.startswith("clearance")]
         others = [each for each in given if each not in (*height_rules(), *tried)]
         # Metres of margin, and perhaps degrees of tilt, and those up to which what leans bears load.
         numbers = [float(each) for each in others]

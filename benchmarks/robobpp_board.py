@@ -23,6 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import torch
 
 from benchmarks import released_rules
+from benchmarks.packing_tables import TRAINING_ROWS
 from benchmarks.result_types import JsonObject
 from torchrl_gpu.cli.parser import OneLineParser
 from torchrl_gpu.envs.packing.items import BoardCases
@@ -169,7 +170,8 @@ def physics_rows(printed: JsonObject, runs: JsonObject, decisions: Mapping[tuple
     rows = []
     for name, run in runs.items():
         found = [pallet["bullet"] for pallet in run.values() if "bullet" in pallet]
-        if len(found) < 30:
+        # What was chosen on training rows is not ranked by them.
+        if len(found) < 30 or TRAINING_ROWS in name:
             continue
         data, policy = name.split(" / ")[:2]
         others = printed["means"]["physics"][data]

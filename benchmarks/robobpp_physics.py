@@ -35,6 +35,7 @@ import numpy as np
 import torch
 from rich.table import Table
 
+from benchmarks.packing_tables import TRAINING_ROWS
 from benchmarks.result_types import JsonObject
 from torchrl_gpu.cli.parser import OneLineParser, positive, whole
 from torchrl_gpu.envs.packing.items.factories import DATA, SPLITS, FactoryBoxes, data_folder
@@ -495,12 +496,12 @@ def main(argv: list[str]) -> None:
     rule = {"stability": args.stability} | {name: value for name, value in given.items() if value is not None}
     how = f"{'gently ' * args.gently}rehearsed {args.rehearsed} in {args.rehearsed_in}"
     tried = [how if args.far == FAR else f"{how} to {args.far:g}"] if args.rehearsed else []
-    boxes = [f"clearance {args.clearance}"] if args.clearance else []
-    boxes += ["training rows"] if args.split == "train" else []
+    drawn = [f"clearance {args.clearance}"] if args.clearance else []
+    drawn += [TRAINING_ROWS] if args.split == "train" else []
     tasks: list[tuple[str, int, Pallet | Rehearsal, JsonObject, list[str]]] = []
     for data in args.data:
         for word in args.policy:
-            name = " / ".join([data, word, *(str(value) for value in rule.values()), *boxes, *tried])
+            name = " / ".join([data, word, *(str(value) for value in rule.values()), *drawn, *tried])
             done = result["runs"].setdefault(name, {})
             of_data = rule | {"items": FactoryBoxes(data, args.split, args.clearance)}
             if tried:

@@ -85,6 +85,8 @@ def test_missing_metrics_bound_the_composite_of_a_physics_run() -> None:
     (row,) = robobpp_board.physics_rows(PRINTED, {"boards / ours": whole}, {("boards", "ours"): 0.01})
     assert row["composite"][0] == row["composite"][1]
     assert row["place"][0] == row["place"][1]
+    # What was chosen by training rows is not ranked by them.
+    assert robobpp_board.physics_rows(PRINTED, {"boards / ours / training rows": whole}, {}) == []
     # What asks an engine decides as fast as the engine does.
     rehearsed = {"boards / ours / rehearsed 8 in bullet": whole}
     (row,) = robobpp_board.physics_rows(PRINTED, rehearsed, {("boards", "ours"): 0.01})

@@ -132,7 +132,10 @@ class Judge:
     """
 
     def __init__(self, packed: Packed) -> None:
-        root = Path(str(importlib.util.find_spec("packsim").submodule_search_locations[0]))  # type: ignore[union-attr, index]
+        found = importlib.util.find_spec("packsim")
+        assert found is not None
+        assert found.submodule_search_locations is not None
+        root = Path(found.submodule_search_locations[0])
         names: dict[str, object] = {"np": np, "copy": copy}
         # What drop_box calls for a box: its corner and sides, without the stacks that check_stability follows.
         names["Box"] = lambda x, y, z, lx, ly, lz, _: SimpleNamespace(x=x, y=y, z=z, lx=lx, ly=ly, lz=lz)

@@ -20,6 +20,7 @@ from torchrl_gpu.lists.box_list import BoxList
 from torchrl_gpu.lists.columns import COLUMNS, Column
 from torchrl_gpu.lists.reading import read_list
 from torchrl_gpu.lists.report import first_rows, list_table
+from torchrl_gpu.lists.side_texts import is_order_unknown
 from torchrl_gpu.palletizing import pack
 
 CASES = """PO Number,Pallet No,Material,Pick_quantity_cs,Length_cm,Width_cm,Height_cm,Vol/CS(dm3),Gross weight
@@ -451,6 +452,12 @@ def test_format_down_to_the_last_row_costs_nothing(tmp_path: Path) -> None:
     started = time.process_time()
     assert read_list(tmp_path / "a.xlsx", "here").sizes[0].tolist() == [[400, 300, 200]]
     assert time.process_time() - started < 5
+
+
+def test_order_of_sides_is_looked_for_at_the_beginning_of_a_header() -> None:
+    # A search in 30,000 letters took eleven seconds.
+    assert is_order_unknown("size AxAxF")
+    assert not is_order_unknown("s" * 300 + " AxAxF")
 
 
 def test_fraction_of_many_digits_is_a_fault_that_shows_its_beginning(tmp_path: Path) -> None:

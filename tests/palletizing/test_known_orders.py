@@ -298,25 +298,24 @@ def test_heavy_boxes_stand_on_no_light_ones_where_that_takes_no_more_pallets(
     assert "half as heavy" not in careful.told
 
 
-def test_last_boxes_go_on_other_pallets_if_these_are_packed_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("drawn", "switch", "off"),
+    [
+        # The last pallets are packed anew.
+        ({"seed": 0, "kinds": 20, "boxes": 50}, "_MOST_AGAIN", 1),
+        # Tries look ahead, up to some number of kinds.
+        ({"seed": 3, "kinds": 12, "boxes": 60}, "_KINDS_OF_LOOK_AHEAD", 0),
+    ],
+)
+def test_orders_take_a_pallet_less(
+    drawn: dict[str, int], switch: str, off: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows = mixed_rows(seed=0, kinds=20, boxes=50)
-    again = planned(tmp_path, *rows, tries=8)
-    monkeypatch.setattr(blocks, "_MOST_AGAIN", 1)
-    at_first = planned(tmp_path, *rows, tries=8)
-    assert num_pallets(again) == 1 < num_pallets(at_first)
-    assert len(again.placed.box) == len(at_first.placed.box)
-
-
-def test_look_ahead_fills_what_tries_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = mixed_rows(seed=3, kinds=12, boxes=60)
-    ahead = planned(tmp_path, *rows, tries=8)
-    # As with more kinds: all tries, and none of them looks ahead.
-    monkeypatch.setattr(blocks, "_KINDS_OF_LOOK_AHEAD", 0)
-    greedy = planned(tmp_path, *rows, tries=8)
-    assert num_pallets(ahead) == 1 < num_pallets(greedy)
-    assert len(ahead.placed.box) == len(greedy.placed.box)
+    rows = mixed_rows(**drawn)
+    plans = planned(tmp_path, *rows, tries=8)
+    monkeypatch.setattr(blocks, switch, off)
+    without = planned(tmp_path, *rows, tries=8)
+    assert num_pallets(plans) == 1 < num_pallets(without)
+    assert len(plans.placed.box) == len(without.placed.box)
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -115,7 +115,7 @@ def parse_header(text: str) -> Header:
     for inside in _BRACKETS.findall(plain_text(text[:_MOST_LETTERS])):
         inner = tokens(inside)
         # "#" is a number here and pounds there.
-        if inner and (inner == ["#"] or not any(map(_is_known, inner))):
+        if inner and (inner == ["#"] or not any(map(is_known_word, inner))):
             unread = inside
     return Header(text, rest, length_unit, weight_unit, unread)
 
@@ -155,11 +155,6 @@ def _known_words() -> set[str]:
 
 
 def is_known_word(word: str) -> bool:
-    """Whether a word is one of the tables, or a letter."""
-    return _is_known(word)
-
-
-def _is_known(word: str) -> bool:
     return word in _known_words() or len(word) == 1 or (is_ideographic(word) and any(k in word for k in _known_words()))
 
 

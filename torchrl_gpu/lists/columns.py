@@ -231,15 +231,20 @@ _PER_BOX = Column(
     never="weight, price, kg, volume, cbm, nw, gw, net, gross, netto, brutto, gewicht, peso, poids, waga",
     default=math.nan,
 )
+# What the packing weighs by itself.
+PACKING_WEIGHT_WORDS = (
+    "packaging weight, packing weight, packaging wt, tare, tara, verpackungsgewicht, verpackungs gewicht, "
+    "gewicht verpackung, leergewicht, poids emballage, peso embalaje, peso imballo, peso embalagem, waga opakowania, "
+    "вес упаковки, вес тары, 包装重量, 皮重, 風袋"
+)
 _NOT_A_BOX = (
-    f"max, maximum, maximal, most, limit, capacity, load, min, minimum, tare, tara, {_PALLETS}, class, code, top, "
+    f"max, maximum, maximal, most, limit, capacity, load, min, minimum, {_PALLETS}, class, code, top, "
     "stack, stacking, price, preis, layer, traglast, tragkraft, nośność, l, b, h, truck, "
     # What is charged by its volume weighs something else.
     "volume, volumen, volumetric, volumétrique, volumétrico, volumetrica, wolumetryczna, gabarytowa, objemová, "
     "объемный, dim, dimensional, cubed, cubic, cubado, cubico, chargeable, billable, billed, rated, taxable, taxé, "
     "tassabile, frachtpfl, frachtpflichtig, frachtpflichtiges, 体积, 体積, 容積, 材积, 计费, 運賃, "
-    "leer, empty, vide, vuoto, vacío, verpackungs, packaging weight, packing weight, poids emballage, peso embalaje, "
-    "peso imballo, peso embalagem, "
+    f"leer, empty, vide, vuoto, vacío, verpackungs, {PACKING_WEIGHT_WORDS}, "
     # Of a customer's whole order.
     "order, shipment, consignment, delivery, auftrag, auftrags, sendung, sendungs, lieferung, lieferungs, commande, "
     "envoi, pedido, ordine, spedizione, zending, przesyłki, zamówienia, zásilky, objednávky, заказа, отправления"

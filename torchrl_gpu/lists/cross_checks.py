@@ -20,6 +20,7 @@ from torchrl_gpu.lists.columns import (
     ONE_WORDS,
     OTHER_COUNTS,
     OUTER_WORDS,
+    PACKING_WEIGHT_WORDS,
     PIECE_WORDS,
     SIDES,
     TOTAL_WORDS,
@@ -59,11 +60,6 @@ _TYPE_WORDS = (
     "type, kind, verp, packaging, packing, handling unit, verpackungsart, verpackung, emballage, embalaje, imballo, "
     "embalagem, "
     "verpakking, opakowanie, obal, упаковка, 荷姿, 包装"
-)
-_PACKING_WEIGHT_WORDS = (
-    "packaging weight, packing weight, packaging wt, tare weight, tare, tara, verpackungsgewicht, verpackungs gewicht, "
-    "gewicht verpackung, leergewicht, poids emballage, tare emballage, peso embalaje, peso imballo, peso embalagem, "
-    "waga opakowania, вес упаковки, вес тары, 包装重量, 皮重, 風袋"
 )
 _WEIGHT_UNIT_WORDS = f"{UNIT_WORDS}, uom, unit of measure, me, eh, um"
 # Letters of a unit of quantities.
@@ -392,7 +388,7 @@ def doubts_of_packing_weights(table: Table, style: NumberStyle) -> list[str]:
     if at is None or has_any(parse_header(table.header[at]).words, GROSS_WORDS):
         return []
     for i, text in enumerate(table.header):
-        if i in table.columns.taken() or not has_any(tokens(text), _PACKING_WEIGHT_WORDS):
+        if i in table.columns.taken() or not has_any(tokens(text), PACKING_WEIGHT_WORDS):
             continue
         values = [_value(row, i, style) for row in table.rows[:_SAMPLE] if i < len(row)]
         if any(value is not None and value > 0 for value in values):

@@ -38,6 +38,8 @@ ORDER_OF_SIDES = re.compile(
         "SIDES", "lwbhdtpacvsgдшвга长宽高長寬幅"
     )
 )
+# Letters of a header in which an order is looked for.
+_MOST_HEADER = 200
 # Three words with signs between them, whatever they are.
 _ANY_ORDER = re.compile(r"[^\W\d_]+\.?\s*[x×*х/]\s*[^\W\d_]+\.?\s*[x×*х/]\s*[^\W\d_]+")
 # The first separator that gives three parts counts: 15 3/4 x 12 x 8 has a fraction, 400/300/200 has none.
@@ -166,7 +168,7 @@ def is_order_unknown(header: str) -> bool:
 
     Such as AxAxF.
     """
-    text = fold(plain_text(header))
+    text = fold(plain_text(header[:_MOST_HEADER]))
     match = _ANY_ORDER.search(text)
     if match is None or not LENGTH_BY_WORD.keys().isdisjoint(tokens(match[0])):
         return False

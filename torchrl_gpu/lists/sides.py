@@ -30,6 +30,8 @@ from torchrl_gpu.lists.words import fold, plain_text
 
 # Relative difference of a length in two units, which lists round to whole ones.
 _MOST_ROUNDING = 0.1
+# Letters of a cell in which a cross between two numbers is looked for.
+_MOST_LETTERS = 200
 _CROSS = re.compile(r"\d\s*\w{0,2}\s*[xX×*]\s*\d")
 
 
@@ -87,7 +89,7 @@ def _doubt_other_cells_of_sides(
 
 
 def _is_cross_of_sides(cell: object) -> bool:
-    return _CROSS.search(str(cell)) is not None and len(split_sides(cell)) == 3
+    return _CROSS.search(str(cell)[:_MOST_LETTERS]) is not None and len(split_sides(cell)) == 3
 
 
 def _take_order(headers: Sequence[Header], found: FoundColumns) -> None:

@@ -157,25 +157,25 @@ def _is_kinder(sparing: Placements, plan: Placements, prepared: PreparedBoxes, p
 
 def _count_loose(plan: Placements) -> int:
     """Pallets with a free column that tips on the road."""
-    loads = [plan.rows(plan.pallet == number) for number in np.unique(plan.pallet)]
-    return sum(most_slender_column(load.corner, load.sides).tips_at_g < ROAD_G for load in loads)
+    return sum(most_slender_column(load.corner, load.sides).tips_at_g < ROAD_G for load in _loads(plan))
 
 
 def _count_off_middle(plan: Placements, prepared: PreparedBoxes, pallet: Pallet) -> int:
     """Pallets whose load lies too far off the middle."""
     weights = prepared.boxes.weights.numpy()
-    loads = [plan.rows(plan.pallet == number) for number in np.unique(plan.pallet)]
-    return sum(off_middle(load.corner, load.sides, weights[load.box], pallet) > MOST_OFF_MIDDLE for load in loads)
+    off = [off_middle(load.corner, load.sides, weights[load.box], pallet) for load in _loads(plan)]
+    return sum(each > MOST_OFF_MIDDLE for each in off)
 
 
 def _count_pressing(prepared: PreparedBoxes, plan: Placements) -> int:
     """Boxes that stand on much lighter ones."""
-    weight = prepared.boxes.weights.numpy()[plan.box]
-    count = 0
-    for pallet in np.unique(plan.pallet):
-        mine = plan.pallet == pallet
-        count += int(presses_on_lighter(plan.corner[mine], plan.sides[mine], weight[mine]).sum())
-    return count
+    weights = prepared.boxes.weights.numpy()
+    return sum(int(presses_on_lighter(load.corner, load.sides, weights[load.box]).sum()) for load in _loads(plan))
+
+
+def _loads(plan: Placements) -> list[Placements]:
+    """Boxes of each pallet of an order's plan."""
+    return [plan.rows(plan.pallet == number) for number in np.unique(plan.pallet)]
 
 
 def _add_pallets(plan: Placements, more: Placements) -> Placements:
