@@ -27,7 +27,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -39,11 +39,17 @@ from benchmarks.packing_tables import TRAINING_ROWS
 from benchmarks.result_types import JsonObject
 from torchrl_gpu.cli.parser import OneLineParser, positive, whole
 from torchrl_gpu.envs.packing.items.factories import DATA, SPLITS, FactoryBoxes, data_folder
-from torchrl_gpu.envs.packing.types import STABILITY_RULES
+from torchrl_gpu.envs.packing.physics.creep import Exposure, Footprint
+from torchrl_gpu.envs.packing.protocols import PALLETS
+from torchrl_gpu.envs.packing.types import STABILITY_RULES, Bin
 from torchrl_gpu.evaluation.estimates import plus_minus, standard_error
 from torchrl_gpu.evaluation.reports import write_json
-from torchrl_gpu.system import machine
+from torchrl_gpu.system import arguments, machine
 from torchrl_gpu.system.console import progress_bar, wide_console
+
+if TYPE_CHECKING:
+    from torchrl_gpu.envs import PackingEnv
+    from torchrl_gpu.policies.packing.planners.free_places import FreePlaces
 
 HZ = 240
 GRAVITY = 9.8
@@ -120,6 +126,16 @@ class Pallet(NamedTuple):
             total += packed / (float(heightmap.sum()) * CELL_M**2)
         return total / number if number else 0.0
 
+    def exposed_up_to(self, most: float) -> Pallet:
+        """Return the plan up to the box that would make its exposure larger than `most`."""
+        exposure = Exposure((round(self.size[0] / CELL_M), round(self.size[1] / CELL_M)))
+        for number, box in enumerate(self.boxes):
+            if exposure.after() > most:
+                return self._replace(boxes=self.boxes[:number])
+            cells = [round(side / CELL_M) for side in (*box.corner[:2], *box.cells)]
+            exposure.add(Footprint(*cells, base=box.corner[2], height=box.sides[2]))
+        return self
+
     def target(self, box: Box) -> np.ndarray:
         """Return the middle of a box's cells as packsim lays them out, metres, (2,).
 
@@ -136,17 +152,64 @@ class Pallet(NamedTuple):
 # -- plans -----------------------------------------------------------------------------------------------------------
 
 
-def pallets(data: str, word: str, rule: Mapping[str, Any], number: int) -> list[Pallet]:
+def boxes_of(data: str, split: str, clearance: int) -> dict[str, object]:
+    """Arguments of `PackingEnv` for a factory's boxes with a clearance.
+
+    At the far sides of the container no neighbour can come, so that the bin is longer than it by the clearance.
+    """
+    items = FactoryBoxes(data, split, clearance)
+    if not clearance:
+        return {"items": items}
+    length, width, height = PALLETS[data]["bin_size"]
+    cells_x, cells_y = PALLETS[data]["resolution"]
+    container = Bin((length, width, height), (cells_x, cells_y))
+    further = clearance * CELL_M
+    longer = Bin((length + further, width + further, height), (cells_x + clearance, cells_y + clearance))
+    if not np.array_equal(items.true_sides(longer), items.true_sides(container)):
+        raise ValueError(
+            f"robobpp_physics: --clearance must let no box of {data} in that its container does not hold, which"
+            f" {clearance} does"
+        )
+    return {"items": items, "bin_size": longer.size, "resolution": longer.cells}
+
+
+def pallets(
+    data: str, word: str, rule: Mapping[str, Any], number: int, *, look: float = 0.0, exposure: float = math.inf
+) -> list[Pallet]:
     """Plan the first sequences of a protocol's suite by a policy.
 
-    The rule is one of arguments of `PackingEnv`.
+    Args:
+        data: A protocol.
+        word: A policy.
+        rule: Arguments of `PackingEnv`.
+        number: Sequences.
+        look: Weight of `FreePlaces` for boxes of the training rows; 0 without.
+        exposure: A plan ends before its exposure to creep is larger, see `Exposure`.
     """
     from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
 
     suite = ProtocolSuite(data, number, rule=rule, device="cpu")
-    results = suite.play(_policy(word, suite.env))
+    policy = _policy(word, suite.env)
+    if look:
+        policy = _looking(policy, suite.env, data, look)
+    results = suite.play(policy)
     made = zip(results.num_packed.long().tolist(), results.placements, results.placement_z, strict=True)
-    return [_pallet(data, suite.env, placements[:packed], base[:packed]) for packed, placements, base in made]
+    planned = [_pallet(data, suite.env, placements[:packed], base[:packed]) for packed, placements, base in made]
+    return [plan.exposed_up_to(exposure) for plan in planned]
+
+
+def _looking(policy: object, env: PackingEnv, data: str, weight: float) -> FreePlaces:
+    from torchrl_gpu.policies.packing.placement_values import LinearPlacementValues
+    from torchrl_gpu.policies.packing.planners.free_places import FreePlaces, probe_boxes
+
+    values = getattr(policy, "tables", None)
+    if not isinstance(values, LinearPlacementValues):
+        raise ValueError("robobpp_physics: --free_places needs a policy of placement weights")
+    # Whatever the sequences are of, it knows the training rows alone.
+    assert isinstance(env.items, FactoryBoxes)
+    known = FactoryBoxes(data, "train", env.items.clearance)
+    catalogue, _ = known.build(env.bin, "yaw", env.num_items, 1)
+    return FreePlaces(env, values, probe_boxes(catalogue), weight=weight)
 
 
 def _policy(word: str, env: Any) -> Any:
@@ -163,7 +226,9 @@ def _policy(word: str, env: Any) -> Any:
 def _pallet(data: str, env: Any, placements: torch.Tensor, base: torch.Tensor) -> Pallet:
     true = env.items.true_sides(env.bin) / 100
     made = zip(placements.tolist(), base.tolist(), strict=True)
-    return Pallet(data, env.bin.size, tuple(_box(env, true, *placement, z) for placement, z in made))
+    # Without a clearance at its far sides.
+    size = PALLETS[data]["bin_size"]
+    return Pallet(data, size, tuple(_box(env, true, *placement, z) for placement, z in made))
 
 
 def _box(env: Any, true: np.ndarray, item: int, turned: int, x: int, y: int, z: float) -> Box:
@@ -494,21 +559,26 @@ def main(argv: list[str]) -> None:
     given = {"margin": args.margin, "max_tilt": args.max_tilt}
     given |= {"bearing_tilt": args.bearing_tilt, "fallback": args.fallback}
     rule = {"stability": args.stability} | {name: value for name, value in given.items() if value is not None}
+    if args.rehearsed:
+        given = {"--free_places": (args.free_places, 0.0), "--exposure": (args.exposure, math.inf)}
+        arguments.check_effect("robobpp_physics", "--rehearsed 0", **given)
     how = f"{'gently ' * args.gently}rehearsed {args.rehearsed} in {args.rehearsed_in}"
     tried = [how if args.far == FAR else f"{how} to {args.far:g}"] if args.rehearsed else []
-    drawn = [f"clearance {args.clearance}"] if args.clearance else []
+    drawn = [f"clearance {args.clearance} between boxes"] if args.clearance else []
+    drawn += [f"free places {args.free_places:g}"] if args.free_places else []
+    drawn += [f"exposed up to {args.exposure:g}"] if args.exposure < math.inf else []
     drawn += [TRAINING_ROWS] if args.split == "train" else []
     tasks: list[tuple[str, int, Pallet | Rehearsal, JsonObject, list[str]]] = []
     for data in args.data:
         for word in args.policy:
             name = " / ".join([data, word, *(str(value) for value in rule.values()), *drawn, *tried])
             done = result["runs"].setdefault(name, {})
-            of_data = rule | {"items": FactoryBoxes(data, args.split, args.clearance)}
+            of_data = rule | boxes_of(data, args.split, args.clearance)
             if tried:
                 rehearsal = Rehearsal(data, word, of_data, args.rehearsed, args.rehearsed_in, args.far, args.gently)
                 plans = [rehearsal] * args.sequences
             else:
-                plans = pallets(data, word, of_data, args.sequences)
+                plans = pallets(data, word, of_data, args.sequences, look=args.free_places, exposure=args.exposure)
             tasks += [(name, i, plan, done.get(str(i), {}), args.engines) for i, plan in enumerate(plans)]
     pool = multiprocessing.get_context("spawn").Pool(args.processes) if args.processes > 1 else nullcontext()
     with pool as workers, progress_bar("robobpp_physics", "pallets") as say:
@@ -587,7 +657,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--margin", type=positive, help="metres, of the rule load_bearing")
     add("--max_tilt", type=positive, help="degrees, of the same rule")
     add("--bearing_tilt", type=positive, help="degrees, of the same rule")
-    add("--clearance", type=whole(0), default=0, help="cells that stay free behind each box along x and y")
+    add("--clearance", type=whole(0), default=0, help="cells that stay free between boxes along x and y")
+    look = "weight of the lowest places that boxes of the training rows find after a placement, see FreePlaces"
+    add("--free_places", type=positive, default=0.0, metavar="WEIGHT", help=look)
+    exposure = "ends a plan before its boxes have, on average, more levels below them times boxes after them"
+    add("--exposure", type=positive, default=math.inf, metavar="MOST", help=exposure)
     add("--fallback", help="rule for boxes that have no stable place")
     add("--rehearsed", type=whole(0), default=0, help="best placements that are simulated before one is made")
     add("--rehearsed_in", choices=tuple(ENGINES), default="mujoco", help="engine of these simulations")

@@ -78,6 +78,74 @@ def test_a_run_goes_on_where_it_stopped(
     assert "boards / dbl / support" in capsys.readouterr().out
 
 
+def test_a_plan_ends_before_it_is_exposed_too_much() -> None:
+    tower = [Box((0.4, 0.4, 0.2), (0.4, 0.4), (0.0, 0.0, 0.2 * level)) for level in range(4)]
+    plan = pallet(*tower)
+    # Of two, three and four boxes: 0, 1 · 1 and 1 · 2 + 2 · 1, by their number.
+    for most, number in ((4.0, 4), (1.0, 4), (0.99, 3), (1 / 3, 3), (0.3, 2), (0.0, 2)):
+        assert plan.exposed_up_to(most).boxes == tuple(tower[:number])
+
+
+def test_a_clearance_is_kept_between_boxes_and_not_at_the_far_sides(installed: Path) -> None:
+    plain = physics.boxes_of("boards", "test", 0)
+    assert plain.keys() == {"items"}
+    roomy = physics.boxes_of("boards", "test", 1)
+    (planned,) = physics.pallets("boards", "dbl", roomy, 1)
+    assert planned.size == physics.PALLETS["boards"]["bin_size"]
+    sides = np.array([np.add(box.corner[:2], box.cells) for box in planned.boxes])
+    assert (sides <= np.array(planned.size[:2]) + 1e-9).all()
+    for number, box in enumerate(planned.boxes):
+        for other in planned.boxes[:number]:
+            beside = abs(np.subtract(box.corner, other.corner)) < 1e-9
+            # At one height and in one line, something is free between them.
+            if beside[2] and beside[1]:
+                first, second = sorted([box, other], key=lambda each: each.corner[0])
+                assert second.corner[0] >= first.corner[0] + first.cells[0] + 0.01 - 1e-9
+
+
+def test_a_clearance_that_lets_further_boxes_in_is_refused(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sides = iter([np.zeros((3, 3)), np.zeros((2, 3))])
+    monkeypatch.setattr(physics.FactoryBoxes, "true_sides", lambda self, bin_: next(sides))
+    with pytest.raises(ValueError, match=r"--clearance must let no box of boards in .*, which 3 does"):
+        physics.boxes_of("boards", "test", 3)
+
+
+def test_free_places_change_a_plan_and_know_training_rows_alone(
+    installed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    splits = []
+    made = physics.FactoryBoxes.build
+
+    def build(self: physics.FactoryBoxes, *given: object) -> object:
+        splits.append(self.split)
+        return made(self, *given)
+
+    rule = {"stability": "load_bearing"} | physics.boxes_of("boards", "test", 0)
+    (plain,) = physics.pallets("boards", "boards", rule, 1)
+    monkeypatch.setattr(physics.FactoryBoxes, "build", build)
+    (looked,) = physics.pallets("boards", "boards", rule, 1, look=5.0)
+    assert splits[-1] == "train"
+    assert looked != plain
+    with pytest.raises(ValueError, match="--free_places needs a policy of placement weights"):
+        physics.pallets("boards", "dbl", rule, 1, look=5.0)
+
+
+def test_rows_say_what_they_were_planned_with(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "results.json"
+    answer = {"placed": 1, "collapsed": False, "fallen": None, "moved_m": 0.0}
+    monkeypatch.setitem(physics.ENGINES, "mujoco", lambda plan: dict(answer))
+    words = ["--data", "boards", "--policy", "boards", "--stability=load_bearing", "--engines", "mujoco"]
+    words += ["--sequences=1", f"--output={path}"]
+    physics.main([*words, "--clearance=1", "--free_places=5", "--exposure=2"])
+    (name,) = json.loads(path.read_text())["runs"]
+    assert name == "boards / boards / load_bearing / clearance 1 between boxes / free places 5 / exposed up to 2"
+    for option in ("--free_places=5", "--exposure=2"):
+        with pytest.raises(ValueError, match="does nothing without"):
+            physics.main([*words, "--rehearsed=2", option])
+
+
 TILTED = {"stability": "load_bearing", "max_tilt": 10.0}
 
 
