@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,11 +26,17 @@ from torchrl.envs.utils import step_mdp
 
 from torchrl_gpu.envs import PackingEnv
 from torchrl_gpu.envs.packing.items.source import ItemSource, PooledSequences
+from torchrl_gpu.envs.packing.physics.creep import Exposure, Footprint
 from torchrl_gpu.envs.packing.protocols import make_protocol
 from torchrl_gpu.envs.packing.types import Bin, Catalogue
 from torchrl_gpu.policies import AgentSpace, PackingPolicy
+from torchrl_gpu.policies.packing.placement_values import LinearPlacementValues
+from torchrl_gpu.policies.packing.planners.free_places import FreePlaces
 
 HERE = Path(__file__).parent
+Policy = PackingPolicy | FreePlaces
+# Of the data, or of a pack: plain data of `settings.json`.
+Settings = dict[str, Any]
 # Settings of the board: 1 is Math Pack, 2 is Physics Pack, 3 is Execution Pack.
 PACKS = {1: "math", 2: "physics", 3: "physics"}
 CELL_M = 0.01
@@ -60,18 +67,21 @@ class GivenBoxes(ItemSource):
     Args:
         sides: True length, width and height, metres, (T, 3).
         cells: The same as the board rounds them, centimetres, see `board_cells`.
+        clearance: Cells that stay free behind each box along x and y.
     """
 
     unit = "cm"
 
-    def __init__(self, sides: np.ndarray, cells: np.ndarray) -> None:
+    def __init__(self, sides: np.ndarray, cells: np.ndarray, clearance: int = 0) -> None:
         self.sides = sides.astype(np.float64)
         self.cells = cells.astype(np.float64)
+        self.clearance = clearance
 
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
     ) -> tuple[Catalogue, PooledSequences]:
         turned = np.stack([self.cells, self.cells[:, [1, 0, 2]]], 1)
+        turned[..., :2] += self.clearance
         turned[..., 2] *= CELL_M
         volume = torch.from_numpy(self.sides.prod(1))
         catalogue = Catalogue.of_boxes(torch.from_numpy(turned), volume)
@@ -89,6 +99,10 @@ class BoardHeights:
     def __init__(self, env: PackingEnv) -> None:
         self.most = round(100 * env.bin.size[2])
         self.heights = np.zeros(env.bin.cells, dtype=np.float32)
+
+    def base(self, action: Action, cells: np.ndarray) -> float:
+        """Height of the base of a box that is put somewhere, centimetres."""
+        return float(self.heights[self._window(action, cells)].max())
 
     def top(self, action: Action, cells: np.ndarray) -> np.floating:
         """Height of the top of a box that is put somewhere, centimetres."""
@@ -162,16 +176,17 @@ def pack(sides: np.ndarray, data: str, setting: int) -> tuple[list[Action], list
     if number == 0:
         return [], []
     begin = time.perf_counter()
-    env = _make_env(sides[:number], cells[:number], chosen["protocol"], chosen[PACKS[setting]]["rule"])
-    model = HERE / chosen[PACKS[setting]]["model"]
-    policy = PackingPolicy.from_pretrained(model, "cpu", space=AgentSpace.of(env))
+    pack_settings = chosen[PACKS[setting]]
+    env = _make_env(sides[:number], cells[:number], chosen, pack_settings)
+    policy = _make_policy(env, pack_settings)
     # The first call takes longer: memory is found, and kernels are chosen.
     policy(env.reset())
     print(f"model and environment: {time.perf_counter() - begin:.2f} s")
+    exposed_up_to = pack_settings.get("exposure", math.inf)
     actions = []
     times = []
     with torch.no_grad():
-        for action, seconds in _decisions(env, policy, cells):
+        for action, seconds in _decisions(env, policy, cells, exposed_up_to):
             actions.append(action)
             times.append(seconds)
     return actions, times
@@ -184,27 +199,61 @@ def _num_fitting(cells: np.ndarray, container: list[int]) -> int:
     return int(np.cumprod(straight | turned).sum())
 
 
-def _make_env(sides: np.ndarray, cells: np.ndarray, protocol: str, rule: dict[str, float | str]) -> PackingEnv:
+def _make_env(sides: np.ndarray, cells: np.ndarray, of_data: Settings, of_pack: Settings) -> PackingEnv:
+    """Make the environment of a sequence.
+
+    With a clearance its bin is longer than the container, at whose far sides no neighbour can come.
+    """
+    clearance = of_pack.get("clearance", 0)
+    length, width, height = of_data["container_cm"]
+    longer = (length + clearance, width + clearance)
     return make_protocol(
-        protocol,
+        of_data["protocol"],
         1,
-        items=GivenBoxes(sides, cells),
+        bin_size=(longer[0] * CELL_M, longer[1] * CELL_M, height * CELL_M),
+        resolution=longer,
+        items=GivenBoxes(sides, cells, clearance),
         num_items=len(sides),
         include=("z_map",),
         device="cpu",
-        **rule,
+        **of_pack["rule"],
     )
 
 
-def _decisions(env: PackingEnv, policy: PackingPolicy, cells: np.ndarray) -> Iterator[tuple[Action, float]]:
-    """Yield the action for each box, and the seconds that it took."""
+def _make_policy(env: PackingEnv, of_pack: Settings) -> Policy:
+    """Load the policy of a pack, which may look at the places that probe boxes find."""
+    policy = PackingPolicy.from_pretrained(HERE / of_pack["model"], "cpu", space=AgentSpace.of(env))
+    look = of_pack.get("free_places")
+    if look is None:
+        return policy
+    sides = np.array(look["probes_cm"], dtype=np.float64)
+    probes, _ = GivenBoxes(CELL_M * sides, sides, of_pack.get("clearance", 0)).build(env.bin, "yaw", len(sides), 1)
+    assert isinstance(policy.tables, LinearPlacementValues)
+    return FreePlaces(env, policy.tables, probes, weight=look["weight"])
+
+
+def _decisions(
+    env: PackingEnv, policy: Policy, cells: np.ndarray, exposed_up_to: float
+) -> Iterator[tuple[Action, float]]:
+    """Yield the action for each box, and the seconds that it took.
+
+    The plan ends before the pile would be exposed to creep more than so much.
+    """
     heights = BoardHeights(env)
+    exposure = Exposure(env.bin.cells)
     begin = time.perf_counter()
     shown = env.reset()
     for box in cells:
+        if exposure.after() > exposed_up_to:
+            return
         action = _choose(env, policy, shown, heights, box)
         if action is None:
             return
+        length, width = box[:2].astype(int).tolist()
+        if action.rotation:
+            length, width = width, length
+        base = CELL_M * heights.base(action, box)
+        exposure.add(Footprint(action.x, action.y, length, width, base, CELL_M * float(box[2])))
         heights.add(action, box)
         yield action, time.perf_counter() - begin
         # What the policy sees of the next box is a part of its decision.
@@ -216,7 +265,7 @@ def _decisions(env: PackingEnv, policy: PackingPolicy, cells: np.ndarray) -> Ite
 
 
 def _choose(
-    env: PackingEnv, policy: PackingPolicy, shown: TensorDictBase, heights: BoardHeights, box: np.ndarray
+    env: PackingEnv, policy: Policy, shown: TensorDictBase, heights: BoardHeights, box: np.ndarray
 ) -> Action | None:
     """The policy's best action of those that the board allows.
 

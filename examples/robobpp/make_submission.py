@@ -31,7 +31,34 @@ MARGIN_M = 0.03
 LEANING: dict[str, dict[str, float]] = {
     "repetitive": {},
     "diverse": {"max_tilt": 3.0},
-    "boards": {"max_tilt": 4.0, "bearing_tilt": 4.0},
+    "boards": {"max_tilt": 8.0, "bearing_tilt": 8.0},
+}
+# Cells between boxes, and levels times boxes at which a plan ends, see `Exposure`: creeping piles stand longer so.
+CREEPING: dict[str, dict[str, float]] = {"repetitive": {"clearance": 1, "exposure": 24}}
+# How much the lowest places of probe boxes count, see `FreePlaces`.
+LOOKING = {"repetitive": 2.0, "boards": 5.0}
+# Boxes of the training rows from short to long, centimetres.
+PROBES_CM = {
+    "repetitive": [
+        [19, 17, 19.1],
+        [24, 24, 15.1],
+        [28, 16, 22.8],
+        [31, 19, 17.0],
+        [33, 24, 24.3],
+        [36, 20, 20.0],
+        [42, 24, 25.1],
+        [48, 38, 24.3],
+    ],
+    "boards": [
+        [51, 46, 12.0],
+        [72, 23, 5.0],
+        [79, 40, 12.5],
+        [86, 62, 12.5],
+        [99, 38, 6.0],
+        [133, 60, 9.5],
+        [197, 57, 6.0],
+        [238, 60, 8.0],
+    ],
 }
 PACKS = ("math", "physics")
 SHOWN_VERSIONS = ("torchrl_gpu", "torch", "torchrl", "tensordict", "numpy")
@@ -66,11 +93,14 @@ def _settings(name: str) -> dict[str, object]:
     """Container, rules and models of one of the data."""
     pallet = PALLETS[name]
     rule = {"stability": "load_bearing", "margin": MARGIN_M, **LEANING[name]}
+    physics = {"model": _model_path(name, "physics"), "rule": rule, **CREEPING.get(name, {})}
+    if name in LOOKING:
+        physics["free_places"] = {"weight": LOOKING[name], "probes_cm": PROBES_CM[name]}
     return {
         "protocol": name,
         "container_cm": [round(100 * side) for side in pallet["bin_size"]],
         "math": {"model": _model_path(name, "math"), "rule": {}},
-        "physics": {"model": _model_path(name, "physics"), "rule": rule},
+        "physics": physics,
     }
 
 

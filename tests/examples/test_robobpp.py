@@ -10,6 +10,7 @@ import copy
 import importlib.util
 import itertools
 import json
+import math
 import runpy
 import sys
 from pathlib import Path
@@ -20,9 +21,12 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.robobpp_physics import boxes_of, pallets
 from tests.examples.running import EXAMPLES, printed
+from torchrl_gpu.envs.packing.items import FactoryBoxes
 from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
-from torchrl_gpu.policies import AgentSpace, PackingPolicy
+from torchrl_gpu.policies import PackingPolicy
+from torchrl_gpu.policies.packing.planners.free_places import probe_boxes
 
 needs_packsim = pytest.mark.skipif(not importlib.util.find_spec("packsim"), reason="wants the extra robobpp")
 # Protocol, its name at the board, and a sequence in which no side is rounded up by a rounding error.
@@ -33,6 +37,8 @@ class Packed(NamedTuple):
     """What the script made of a sequence."""
 
     protocol: str
+    # Number of the sequence.
+    first: int
     setting: int
     # Metres, (T, 3).
     sides: np.ndarray
@@ -71,28 +77,43 @@ def run_on(folder: Path, tmp_path: Path, sides: list[list[float]], data: str = "
 @pytest.fixture(scope="module", params=itertools.product(SEQUENCES, (1, 2)))
 def packed(request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Packed:
     (protocol, data, first), setting = request.param
-    rule = json.loads((folder / "settings.json").read_text(encoding="utf-8"))[data]["physics"]["rule"]
-    include = ("z_map", "future_items")
-    suite = ProtocolSuite(protocol, 1, first=first, rule=rule if setting == 2 else {}, include=include, device="cpu")
+    suite = ProtocolSuite(protocol, 1, first=first, include=("z_map", "future_items"), device="cpu")
     shown = suite.env.reset()
     items = torch.cat([shown["item_id"], shown["future_items"]], 1)[0, : suite.env.num_items]
     sides = suite.env.items.true_sides(suite.env.bin)[items.numpy()] / 100
     path = tmp_path_factory.mktemp("sequence") / f"data_{data}_{first}.pt"
     # As an array, which a file of the board may hold.
     torch.save({"data": sides}, path)
-    return Packed(protocol, setting, sides, *run(folder, data, setting, path), suite)
+    return Packed(protocol, first, setting, sides, *run(folder, data, setting, path), suite)
 
 
 @needs_packsim
-def test_script_packs_as_evaluate_does(packed: Packed) -> None:
-    env = packed.suite.env
-    policy = PackingPolicy.from_pretrained(packed.protocol, "cpu", space=AgentSpace.of(env))
-    results = packed.suite.play(policy)
-    number = int(results.num_packed[0])
-    assert results.placements is not None
-    assert packed.actions == results.placements[0, :number, 1:].tolist()
-    assert len(packed.times) == number
+def test_script_packs_as_the_benchmark_does(packed: Packed, folder: Path) -> None:
+    settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+    of_pack = next(each for each in settings.values() if each["protocol"] == packed.protocol)["physics"]
+    rule: dict[str, object] = {}
+    further: dict[str, float] = {}
+    if packed.setting == 2:
+        rule = of_pack["rule"] | boxes_of(packed.protocol, "test", of_pack.get("clearance", 0))
+        further = {"look": of_pack["free_places"]["weight"], "exposure": of_pack.get("exposure", math.inf)}
+    # The plan of the last of these sequences.
+    *_, plan = pallets(packed.protocol, packed.protocol, rule, packed.first + 1, **further)
+    corners = [[round(100 * side) for side in box.corner[:2]] for box in plan.boxes]
+    assert [action[1:] for action in packed.actions] == corners
+    assert len(packed.times) == len(corners)
     assert min(packed.times) > 0
+
+
+@needs_packsim
+def test_probes_are_the_boxes_of_the_training_rows(folder: Path) -> None:
+    settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
+    found = {each["protocol"]: each["physics"].get("free_places") for each in settings.values()}
+    for protocol in ("repetitive", "boards"):
+        env = ProtocolSuite(protocol, 1, device="cpu").env
+        known, _ = FactoryBoxes(protocol, "train").build(env.bin, "yaw", env.num_items, 1)
+        probes = probe_boxes(known)
+        sides = torch.cat([probes.extent[:, 0].double(), 100 * probes.height[:, :1].double()], 1)
+        assert torch.tensor(found[protocol]["probes_cm"]).double().allclose(sides, atol=1e-4)
 
 
 @needs_packsim
