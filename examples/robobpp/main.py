@@ -16,7 +16,7 @@ import math
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, NotRequired, TypedDict
 
 import numpy as np
 import torch
@@ -35,10 +35,9 @@ from torchrl_gpu.policies.packing.planners.free_places import FreePlaces
 
 HERE = Path(__file__).parent
 Policy = PackingPolicy | FreePlaces
-# Of the data, or of a pack: plain data of `settings.json`.
-Settings = dict[str, Any]
 # Settings of the board: 1 is Math Pack, 2 is Physics Pack, 3 is Execution Pack.
-PACKS = {1: "math", 2: "physics", 3: "physics"}
+MATH = 1
+SETTINGS = (1, 2, 3)
 CELL_M = 0.01
 # What a file may name that holds arrays or numbers of NumPy, by the names of NumPy 1 and 2.
 NUMPY_TYPES: list[object] = [np.ndarray, np.dtype]
@@ -46,6 +45,35 @@ NUMPY_TYPES += [type(np.dtype(name)) for name in ("float32", "float64", "int64")
 for _core in ("core", "_core"):
     for _name in ("_reconstruct", "scalar"):
         NUMPY_TYPES.append((getattr(multiarray, _name), f"numpy.{_core}.multiarray.{_name}"))
+
+
+class Looking(TypedDict):
+    """How free places count, in `settings.json`."""
+
+    weight: float
+    # Sides of the boxes that look for a place.
+    probes_cm: list[list[float]]
+
+
+class PackSettings(TypedDict):
+    """Model and rule of a pack, in `settings.json`."""
+
+    model: str
+    rule: dict[str, float | str]
+    # Cells.
+    clearance: NotRequired[int]
+    # Levels times boxes at which a plan ends.
+    exposure: NotRequired[float]
+    free_places: NotRequired[Looking]
+
+
+class DataSettings(TypedDict):
+    """What `settings.json` says of one of the data."""
+
+    protocol: str
+    container_cm: list[int]
+    math: PackSettings
+    physics: PackSettings
 
 
 class Action(NamedTuple):
@@ -170,13 +198,14 @@ def pack(sides: np.ndarray, data: str, setting: int) -> tuple[list[Action], list
     Returns:
         Actions, and the seconds from the moment that a box is seen until its place is known.
     """
-    chosen = json.loads((HERE / "settings.json").read_text(encoding="utf-8"))[data]
+    settings: dict[str, DataSettings] = json.loads((HERE / "settings.json").read_text(encoding="utf-8"))
+    chosen = settings[data]
     cells = board_cells(sides)
     number = _num_fitting(cells, chosen["container_cm"])
     if number == 0:
         return [], []
     begin = time.perf_counter()
-    pack_settings = chosen[PACKS[setting]]
+    pack_settings = chosen["math"] if setting == MATH else chosen["physics"]
     env = _make_env(sides[:number], cells[:number], chosen, pack_settings)
     policy = _make_policy(env, pack_settings)
     # The first call takes longer: memory is found, and kernels are chosen.
@@ -199,20 +228,23 @@ def _num_fitting(cells: np.ndarray, container: list[int]) -> int:
     return int(np.cumprod(straight | turned).sum())
 
 
-def _make_env(sides: np.ndarray, cells: np.ndarray, of_data: Settings, of_pack: Settings) -> PackingEnv:
+def _make_env(sides: np.ndarray, cells: np.ndarray, of_data: DataSettings, of_pack: PackSettings) -> PackingEnv:
     """Make the environment of a sequence.
 
     With a clearance its bin is longer than the container, at whose far sides no neighbour can come.
     """
     clearance = of_pack.get("clearance", 0)
     length, width, height = of_data["container_cm"]
-    longer = (length + clearance, width + clearance)
+    along_x = length + clearance
+    along_y = width + clearance
+    size = (along_x * CELL_M, along_y * CELL_M, height * CELL_M)
+    items = GivenBoxes(sides, cells, clearance)
     return make_protocol(
         of_data["protocol"],
         1,
-        bin_size=(longer[0] * CELL_M, longer[1] * CELL_M, height * CELL_M),
-        resolution=longer,
-        items=GivenBoxes(sides, cells, clearance),
+        bin_size=size,
+        resolution=(along_x, along_y),
+        items=items,
         num_items=len(sides),
         include=("z_map",),
         device="cpu",
@@ -220,7 +252,7 @@ def _make_env(sides: np.ndarray, cells: np.ndarray, of_data: Settings, of_pack: 
     )
 
 
-def _make_policy(env: PackingEnv, of_pack: Settings) -> Policy:
+def _make_policy(env: PackingEnv, of_pack: PackSettings) -> Policy:
     """Load the policy of a pack, which may look at the places that probe boxes find."""
     policy = PackingPolicy.from_pretrained(HERE / of_pack["model"], "cpu", space=AgentSpace.of(env))
     look = of_pack.get("free_places")
@@ -286,7 +318,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--data", required=True, choices=("time_series", "occupancy", "flat_long"))
-    add("--setting", type=int, default=1, choices=tuple(PACKS), help="1: Math Pack; 2, 3: under gravity")
+    add("--setting", type=int, default=1, choices=SETTINGS, help="1: Math Pack; 2, 3: under gravity")
     add("--sequences", type=Path, required=True, help="a file, or the folder of data_NAME_NUMBER.pt")
     add("--test_data_config", type=int, default=0, help="number of the file in that folder")
     add("--output", type=Path, default=Path(), help="folder of action.json and planning_time.json")

@@ -37,29 +37,8 @@ LEANING: dict[str, dict[str, float]] = {
 CREEPING: dict[str, dict[str, float]] = {"repetitive": {"clearance": 1, "exposure": 24}}
 # How much the lowest places of probe boxes count, see `FreePlaces`.
 LOOKING = {"repetitive": 2.0, "boards": 5.0}
-# Boxes of the training rows from short to long, centimetres.
-PROBES_CM = {
-    "repetitive": [
-        [19, 17, 19.1],
-        [24, 24, 15.1],
-        [28, 16, 22.8],
-        [31, 19, 17.0],
-        [33, 24, 24.3],
-        [36, 20, 20.0],
-        [42, 24, 25.1],
-        [48, 38, 24.3],
-    ],
-    "boards": [
-        [51, 46, 12.0],
-        [72, 23, 5.0],
-        [79, 40, 12.5],
-        [86, 62, 12.5],
-        [99, 38, 6.0],
-        [133, 60, 9.5],
-        [197, 57, 6.0],
-        [238, 60, 8.0],
-    ],
-}
+# By data, boxes of the training rows from short to long, centimetres.
+PROBES = HERE / "probes.json"
 PACKS = ("math", "physics")
 SHOWN_VERSIONS = ("torchrl_gpu", "torch", "torchrl", "tensordict", "numpy")
 
@@ -71,8 +50,9 @@ def make_folder(folder: Path, models: dict[str, Path]) -> None:
     """
     (folder / "models").mkdir(parents=True, exist_ok=True)
     settings = {}
+    probes = json.loads(PROBES.read_text(encoding="utf-8"))
     for board_name, name in DATA.items():
-        settings[board_name] = _settings(name)
+        settings[board_name] = _settings(name, probes.get(name, []))
         for pack in PACKS:
             model = models.get(f"{name}-{pack}", FOLDER / f"{name}.safetensors")
             # A file that is no policy is refused here, and not by the board.
@@ -89,13 +69,13 @@ def _model_path(name: str, pack: str) -> str:
     return f"models/{name}-{pack}.safetensors"
 
 
-def _settings(name: str) -> dict[str, object]:
+def _settings(name: str, probes_cm: list[list[float]]) -> dict[str, object]:
     """Container, rules and models of one of the data."""
     pallet = PALLETS[name]
     rule = {"stability": "load_bearing", "margin": MARGIN_M, **LEANING[name]}
     physics = {"model": _model_path(name, "physics"), "rule": rule, **CREEPING.get(name, {})}
     if name in LOOKING:
-        physics["free_places"] = {"weight": LOOKING[name], "probes_cm": PROBES_CM[name]}
+        physics["free_places"] = {"weight": LOOKING[name], "probes_cm": probes_cm}
     return {
         "protocol": name,
         "container_cm": [round(100 * side) for side in pallet["bin_size"]],

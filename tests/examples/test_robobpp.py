@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.robobpp_physics import boxes_of, pallets
+from benchmarks.robobpp_physics import Box, boxes_of, pallets
 from tests.examples.running import EXAMPLES, printed
 from torchrl_gpu.envs.packing.items import FactoryBoxes
 from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
@@ -98,10 +98,15 @@ def test_script_packs_as_the_benchmark_does(packed: Packed, folder: Path) -> Non
         further = {"look": of_pack["free_places"]["weight"], "exposure": of_pack.get("exposure", math.inf)}
     # The plan of the last of these sequences.
     *_, plan = pallets(packed.protocol, packed.protocol, rule, packed.first + 1, **further)
-    corners = [[round(100 * side) for side in box.corner[:2]] for box in plan.boxes]
+    corners = [cells_of(box) for box in plan.boxes]
     assert [action[1:] for action in packed.actions] == corners
     assert len(packed.times) == len(corners)
     assert min(packed.times) > 0
+
+
+def cells_of(box: Box) -> list[int]:
+    """First cell along x and y."""
+    return [round(100 * side) for side in box.corner[:2]]
 
 
 @needs_packsim
