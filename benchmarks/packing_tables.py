@@ -102,7 +102,7 @@ def physics_pack(result: JsonObject) -> Lines:
         data, policy, rule, *given = name.split(" / ")
         fallback = [f"else `{each}`" for each in given if each in height_rules()]
         tried = [each for each in given if each in (OLD_RULE, TRAINING_ROWS) or "rehearsed" in each]
-        tried += [each for each in given if each.startswith("clearance")]
+        tried += [each for each in given if each.startswith(("clearance", "free places", "exposed"))]
         others = [each for each in given if each not in (*height_rules(), *tried)]
         # Metres of margin, and perhaps degrees of tilt, and those up to which what leans bears load.
         numbers = [float(each) for each in others]
@@ -117,6 +117,17 @@ def physics_pack(result: JsonObject) -> Lines:
             of = f" of {len(found)}" if 0 < len(found) < len(run) else ""
             cells += [_mean([each["utilization"] for each in found]), f"{fallen}{of}"] if found else ["–", "–"]
         lines.append([*cells, PRINTED[data]])
+    return lines
+
+
+def free_places(result: JsonObject) -> Lines:
+    """Compare plans with a look at free places with those without."""
+    lines = [["training rows", "by weights", "free places", "gain, points", "ms", "ms with the look"]]
+    for name, case in result["cases"].items():
+        rows = case["policies"].values()
+        shares = [_percent(row["utilization"], row["error"]) for row in rows]
+        times = [f"{row['decision_ms']:.1f}" for row in rows]
+        lines.append([name, *shares, _percent(case["gain"], case["gain_error"]), *times])
     return lines
 
 
@@ -227,6 +238,7 @@ TABLES: dict[str, Callable[[JsonObject], Lines]] = {
     "stands": stands,
     "protocols": protocols,
     "physics pack": physics_pack,
+    "free places": free_places,
     "first containers": containers,
     "bin pack": bin_pack,
     "board cases": board_cases,

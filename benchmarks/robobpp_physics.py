@@ -191,14 +191,15 @@ def pallets(
     suite = ProtocolSuite(data, number, rule=rule, device="cpu")
     policy = _policy(word, suite.env)
     if look:
-        policy = _looking(policy, suite.env, data, look)
+        policy = looking(policy, suite.env, data, look)
     results = suite.play(policy)
     made = zip(results.num_packed.long().tolist(), results.placements, results.placement_z, strict=True)
     planned = [_pallet(data, suite.env, placements[:packed], base[:packed]) for packed, placements, base in made]
     return [plan.exposed_up_to(exposure) for plan in planned]
 
 
-def _looking(policy: object, env: PackingEnv, data: str, weight: float) -> FreePlaces:
+def looking(policy: object, env: PackingEnv, data: str, weight: float) -> FreePlaces:
+    """Let a policy look at the places that boxes of the training rows still find."""
     from torchrl_gpu.policies.packing.placement_values import LinearPlacementValues
     from torchrl_gpu.policies.packing.planners.free_places import FreePlaces, probe_boxes
 

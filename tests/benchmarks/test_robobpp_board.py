@@ -27,6 +27,14 @@ ROWS = {
 # -- ranking -----------------------------------------------------------------------------------------------------------
 
 
+def test_decision_times_are_those_of_each_way() -> None:
+    evaluations = {"boards": {"policies": [{"policy": "pretrained boards", "decision_alone_ms": 5.0}]}}
+    ways = {"by weights": {"decision_ms": 4.0}, robobpp_board.LOOKS: {"decision_ms": 20.0}}
+    looks = {"cases": {"boards": {"policies": ways}, "boards, 1 degree": {"policies": {}}}}
+    found = robobpp_board.decision_times(evaluations, looks)
+    assert found == {("boards", "boards"): 0.005, ("boards", robobpp_board.LOOKS): 0.02}
+
+
 def test_composites_by_hand() -> None:
     found = composites(ROWS, WEIGHTS["math"])
     assert found == pytest.approx({"most": 0.86, "fast": 0.14, "half": 0.3 + 0.13 + 0.14 * 0.75})
@@ -87,6 +95,11 @@ def test_missing_metrics_bound_the_composite_of_a_physics_run() -> None:
     assert row["place"][0] == row["place"][1]
     # What was chosen by training rows is not ranked by them.
     assert robobpp_board.physics_rows(PRINTED, {"boards / ours / training rows": whole}, {}) == []
+    # A look at free places takes its own time.
+    times = {("boards", "ours"): 0.01, ("boards", robobpp_board.LOOKS): 0.02}
+    looking = {"boards / ours / free places 5": whole}
+    (row,) = robobpp_board.physics_rows(PRINTED, looking, times)
+    assert row["decision_s"] == 0.02
     # What asks an engine decides as fast as the engine does.
     rehearsed = {"boards / ours / rehearsed 8 in bullet": whole}
     (row,) = robobpp_board.physics_rows(PRINTED, rehearsed, {("boards", "ours"): 0.01})

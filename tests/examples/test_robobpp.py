@@ -95,7 +95,8 @@ def test_script_packs_as_the_benchmark_does(packed: Packed, folder: Path) -> Non
     further: dict[str, float] = {}
     if packed.setting == 2:
         rule = of_pack["rule"] | boxes_of(packed.protocol, "test", of_pack.get("clearance", 0))
-        further = {"look": of_pack["free_places"]["weight"], "exposure": of_pack.get("exposure", math.inf)}
+        look = of_pack["free_places"]["weight"] if "free_places" in of_pack else 0.0
+        further = {"look": look, "exposure": of_pack.get("exposure", math.inf)}
     # The plan of the last of these sequences.
     *_, plan = pallets(packed.protocol, packed.protocol, rule, packed.first + 1, **further)
     corners = [cells_of(box) for box in plan.boxes]
@@ -112,13 +113,13 @@ def cells_of(box: Box) -> list[int]:
 @needs_packsim
 def test_probes_are_the_boxes_of_the_training_rows(folder: Path) -> None:
     settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
-    found = {each["protocol"]: each["physics"].get("free_places") for each in settings.values()}
-    for protocol in ("repetitive", "boards"):
-        env = ProtocolSuite(protocol, 1, device="cpu").env
-        known, _ = FactoryBoxes(protocol, "train").build(env.bin, "yaw", env.num_items, 1)
-        probes = probe_boxes(known)
-        sides = torch.cat([probes.extent[:, 0].double(), 100 * probes.height[:, :1].double()], 1)
-        assert torch.tensor(found[protocol]["probes_cm"]).double().allclose(sides, atol=1e-4)
+    env = ProtocolSuite("repetitive", 1, device="cpu").env
+    known, _ = FactoryBoxes("repetitive", "train").build(env.bin, "yaw", env.num_items, 1)
+    probes = probe_boxes(known)
+    sides = torch.cat([probes.extent[:, 0].double(), 100 * probes.height[:, :1].double()], 1)
+    found = settings["time_series"]["physics"]["free_places"]["probes_cm"]
+    assert torch.tensor(found).double().allclose(sides, atol=1e-4)
+    assert "free_places" not in settings["flat_long"]["physics"]
 
 
 @needs_packsim

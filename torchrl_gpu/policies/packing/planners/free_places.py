@@ -46,6 +46,9 @@ class FreePlaces(TensorDictModuleBase):
         ValueError: The environment has other items than boxes, or does not include `z_map`.
     """
 
+    # Which boxes may come, by the probes.
+    knows = "the distribution"
+
     def __init__(
         self,
         env: PackingEnv,
