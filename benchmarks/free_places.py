@@ -71,7 +71,7 @@ def compare(case: Case, sequences: int) -> JsonObject:
     rule = case.rule | boxes_of(case.data, "train", case.clearance)
     suite = ProtocolSuite(case.data, sequences, rule=rule, include=("z_map",), device="cpu")
     plain = PackingPolicy.from_pretrained(case.data, "cpu", space=AgentSpace.of(suite.env))
-    policies = {"by weights": plain, "free places": looking(plain, suite.env, case.data, case.weight)}
+    policies = {"by weights": plain, "free places": looking(plain, suite.env, case.weight)}
     report = suite.compare_all(policies, TIMED)
     # Shares of the container, which the bin is longer than by the clearance.
     container = boxes_of(case.data, "train", 0)

@@ -191,26 +191,22 @@ def pallets(
     suite = ProtocolSuite(data, number, rule=rule, device="cpu")
     policy = _policy(word, suite.env)
     if look:
-        policy = looking(policy, suite.env, data, look)
+        policy = looking(policy, suite.env, look)
     results = suite.play(policy)
     made = zip(results.num_packed.long().tolist(), results.placements, results.placement_z, strict=True)
     planned = [_pallet(data, suite.env, placements[:packed], base[:packed]) for packed, placements, base in made]
     return [plan.exposed_up_to(exposure) for plan in planned]
 
 
-def looking(policy: object, env: PackingEnv, data: str, weight: float) -> FreePlaces:
+def looking(policy: object, env: PackingEnv, weight: float) -> FreePlaces:
     """Let a policy look at the places that boxes of the training rows still find."""
     from torchrl_gpu.policies.packing.placement_values import LinearPlacementValues
-    from torchrl_gpu.policies.packing.planners.free_places import FreePlaces, probe_boxes
+    from torchrl_gpu.policies.packing.planners.free_places import FreePlaces
 
     values = getattr(policy, "tables", None)
     if not isinstance(values, LinearPlacementValues):
         raise ValueError("robobpp_physics: --free_places needs a policy of placement weights")
-    # Whatever the sequences are of, it knows the training rows alone.
-    assert isinstance(env.items, FactoryBoxes)
-    known = FactoryBoxes(data, "train", env.items.clearance)
-    catalogue, _ = known.build(env.bin, "yaw", env.num_items, 1)
-    return FreePlaces(env, values, probe_boxes(catalogue), weight=weight)
+    return FreePlaces(env, values, weight=weight)
 
 
 def _policy(word: str, env: Any) -> Any:

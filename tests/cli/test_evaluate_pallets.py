@@ -61,6 +61,21 @@ def test_evaluate_pallets_lists_the_cases_of_the_board(
     assert "2 sequences from number 1 on; it has 2 in all" in capsys.readouterr().err
 
 
+def test_policies_of_placement_weights_play_once_more_and_look_at_free_places(
+    installed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "table.json"
+    words = ["evaluate", "pallets", "--protocol=boards", "--device=cpu", "--cases=1", f"--output={path}"]
+    words += ["--policy", "boards", "dbl", "--stability=load_bearing", "--free_places=5"]
+    assert cli.main(words, "torchrl-gpu") is None
+    rows = {row["policy"]: row for row in json.loads(path.read_text())["policies"]}
+    looking = rows["pretrained boards, free places"]
+    assert len(rows) == 3
+    assert looking["knows"] == "the distribution"
+    assert looking["utilization"] > 0.3
+    assert "pretrained boards, free places" in capsys.readouterr().out
+
+
 def test_heights_of_plans_are_not_rounded_to_cells(installed: Path) -> None:
     from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
     from torchrl_gpu.policies.packing import DeepestBottomLeft
@@ -78,6 +93,8 @@ def test_heights_of_plans_are_not_rounded_to_cells(installed: Path) -> None:
         ("--stability=glue", "Bin: stability must be one of none, "),
         ("--margin=0.1", "--margin does nothing without --stability load_bearing"),
         ("--max_tilt=2", "--max_tilt does nothing without --stability load_bearing"),
+        ("--free_places=2", "--free_places needs a policy of placement weights, such as --policy diverse; got none"),
+        ("--free_places=0", "--free_places"),
         ("--sequences=mine.json", "unknown options: --sequences=mine.json"),
     ],
 )

@@ -23,14 +23,13 @@ import torch
 
 from benchmarks.robobpp_physics import Box, boxes_of, pallets
 from tests.examples.running import EXAMPLES, printed
-from torchrl_gpu.envs.packing.items import FactoryBoxes
 from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
 from torchrl_gpu.policies import PackingPolicy
-from torchrl_gpu.policies.packing.planners.free_places import probe_boxes
+from torchrl_gpu.policies.packing.planners.free_places import known_boxes, probe_boxes
 
 needs_packsim = pytest.mark.skipif(not importlib.util.find_spec("packsim"), reason="wants the extra robobpp")
 # Protocol, its name at the board, and a sequence in which no side is rounded up by a rounding error.
-SEQUENCES = (("boards", "flat_long", 0), ("repetitive", "time_series", 2))
+SEQUENCES = (("boards", "flat_long", 0), ("repetitive", "time_series", 2), ("diverse", "occupancy", 2))
 
 
 class Packed(NamedTuple):
@@ -90,15 +89,13 @@ def packed(request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pytes
 @needs_packsim
 def test_script_packs_as_the_benchmark_does(packed: Packed, folder: Path) -> None:
     settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
-    of_pack = next(each for each in settings.values() if each["protocol"] == packed.protocol)["physics"]
-    rule: dict[str, object] = {}
-    further: dict[str, float] = {}
-    if packed.setting == 2:
-        rule = of_pack["rule"] | boxes_of(packed.protocol, "test", of_pack.get("clearance", 0))
-        look = of_pack["free_places"]["weight"] if "free_places" in of_pack else 0.0
-        further = {"look": look, "exposure": of_pack.get("exposure", math.inf)}
+    of_data = next(each for each in settings.values() if each["protocol"] == packed.protocol)
+    of_pack = of_data["math"] if packed.setting == 1 else of_data["physics"]
+    rule = of_pack["rule"] | boxes_of(packed.protocol, "test", of_pack.get("clearance", 0))
+    look = of_pack["free_places"]["weight"] if "free_places" in of_pack else 0.0
+    exposure = of_pack.get("exposure", math.inf)
     # The plan of the last of these sequences.
-    *_, plan = pallets(packed.protocol, packed.protocol, rule, packed.first + 1, **further)
+    *_, plan = pallets(packed.protocol, packed.protocol, rule, packed.first + 1, look=look, exposure=exposure)
     corners = [cells_of(box) for box in plan.boxes]
     assert [action[1:] for action in packed.actions] == corners
     assert len(packed.times) == len(corners)
@@ -111,13 +108,13 @@ def cells_of(box: Box) -> list[int]:
 
 
 @needs_packsim
-def test_probes_are_the_boxes_of_the_training_rows(folder: Path) -> None:
+@pytest.mark.parametrize(("protocol", "data"), [("repetitive", "time_series"), ("diverse", "occupancy")])
+def test_probes_are_the_boxes_of_the_training_rows(folder: Path, protocol: str, data: str) -> None:
     settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
-    env = ProtocolSuite("repetitive", 1, device="cpu").env
-    known, _ = FactoryBoxes("repetitive", "train").build(env.bin, "yaw", env.num_items, 1)
-    probes = probe_boxes(known)
+    env = ProtocolSuite(protocol, 1, device="cpu").env
+    probes = probe_boxes(known_boxes(env))
     sides = torch.cat([probes.extent[:, 0].double(), 100 * probes.height[:, :1].double()], 1)
-    found = settings["time_series"]["physics"]["free_places"]["probes_cm"]
+    found = settings[data]["physics"]["free_places"]["probes_cm"]
     assert torch.tensor(found).double().allclose(sides, atol=1e-4)
     assert "free_places" not in settings["flat_long"]["physics"]
 

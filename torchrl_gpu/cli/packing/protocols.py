@@ -69,7 +69,7 @@ def make_protocol_parser() -> OneLineParser:
     add("--protocol", required=True, choices=protocols, help="boxes, orientations and the rule of stability")
     _add_policies(parser)
     # Options of the other protocol, which code below reads of both.
-    parser.set_defaults(**dict.fromkeys(_RULE), physics=0)
+    parser.set_defaults(**dict.fromkeys(_RULE), physics=0, free_places=None)
     add("--sequences", type=Path, help="file of box sequences in place of the fixed suite: .npy, .npz, .pt or .json")
     add("--unit", choices=("cells", "m", "cm", "mm"), help="of the sizes in the file; cells by default")
     misfits = "of boxes in the file that fit the bin in no orientation; refuse by default"
@@ -107,6 +107,9 @@ def make_pallet_parser() -> OneLineParser:
     add("--physics", type=whole(0), nargs="?", const=ALL, default=0, metavar="CASES", help=physics)
     friction = "Coulomb's coefficient in that simulation; PackingEnv's by default"
     add("--friction", type=positive, metavar="NUMBER", help=friction)
+    look = "policies of placement weights play once more, and look at the places that boxes of the training rows still"
+    look += " find: what a bin height counts; 2 is a good one"
+    add("--free_places", type=positive, metavar="WEIGHT", help=look)
     parser.set_defaults(sequences=None, unit=None, misfits=None, knows=[])
     parser.set_defaults(candidates=None, futures=None, depth=None, beam=None)
     return parser
@@ -160,6 +163,8 @@ def _by_protocol(args: argparse.Namespace) -> tuple[ProtocolSuite, Iterator[dict
         )
     if knows or (args.visible > 1 and args.beam):
         compared |= _planners(suite.env, loaded, knows, args)
+    if args.free_places is not None:
+        compared |= _looking(suite.env, loaded, args.free_places)
 
     def tables() -> Iterator[dict[str, object]]:
         policies: dict[str, Policy] = {**baselines(suite.env, words), **compared}
@@ -215,6 +220,24 @@ def _in_its_bin(policy: InferencePolicy | PackingPolicy, env: PackingEnv) -> Inf
     space, values = AgentSpace.of(env), policy.tables
     values = LinearPlacementValues(space, values.weight.tolist(), values.candidates)
     return PackingPolicy(space, values, policy.about).to(env.device)
+
+
+def _looking(env: PackingEnv, loaded: Loaded, weight: float) -> dict[str, Policy]:
+    """Return policies that look at free places, by the names of their rows."""
+    from torchrl_gpu.policies.packing.placement_values import LinearPlacementValues
+    from torchrl_gpu.policies.packing.planners.free_places import FreePlaces
+
+    looking: dict[str, Policy] = {}
+    for name, policy in loaded.items():
+        for each in policy.modules():
+            if isinstance(each, LinearPlacementValues):
+                looking[f"{name}, free places"] = FreePlaces(env, each, weight=weight)
+    if not looking:
+        given = ", ".join(loaded) or "none of these"
+        raise ValueError(
+            f"{WHERE}: --free_places needs a policy of placement weights, such as --policy diverse; got {given}"
+        )
+    return looking
 
 
 def _knowledge(args: argparse.Namespace) -> list[str]:

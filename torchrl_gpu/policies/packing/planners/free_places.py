@@ -12,6 +12,7 @@ from torch import Tensor
 
 from torchrl_gpu import native
 from torchrl_gpu.envs import PackingEnv
+from torchrl_gpu.envs.packing.items import FactoryBoxes
 from torchrl_gpu.envs.packing.stability.rule import Pile
 from torchrl_gpu.envs.packing.types import Catalogue, Placement
 from torchrl_gpu.policies.indices import indices
@@ -36,8 +37,7 @@ class FreePlaces(TensorDictModuleBase):
     Args:
         env: Gives items, bin, rule and kernels; nothing of its state. Boxes, with `z_map` in `include`.
         values: Weights of placements, for the same bin.
-        probes: Boxes that may come, as a catalogue for the bin; None for some of the environment's own, from
-            `probe_boxes`.
+        probes: Boxes that may come, as a catalogue for the bin; None for eight of `known_boxes`, from `probe_boxes`.
         weight: Value that a bin height counts.
         candidates: Placements that are looked at again. All others count less than they.
         step: Cells between the places that are tried for a probe.
@@ -73,7 +73,9 @@ class FreePlaces(TensorDictModuleBase):
         self.turns = env.num_orientations
         self._fallback = env.fallback
         self._tried = replace(env.bin, step=step)
-        self._probes = (probe_boxes(env.catalogue) if probes is None else probes).to(env.device)
+        if probes is None:
+            probes = probe_boxes(known_boxes(env))
+        self._probes = probes.to(env.device)
         self._choose = greedy_module(AgentSpace.of(env))
         self._of_pile = [*values.in_keys, "item_id"]
         if env.bin.rule.tracks_bearing:
@@ -169,6 +171,19 @@ class _LookedAt(NamedTuple):
 
     row: Tensor
     action: Tensor
+
+
+def known_boxes(env: PackingEnv) -> Catalogue:
+    """Boxes that a policy may know of.
+
+    Of a factory's boxes they are those of the training rows, or else the environment's.
+    """
+    items = env.items
+    if not isinstance(items, FactoryBoxes) or items.split == "train":
+        return env.catalogue
+    known = FactoryBoxes(items.data, "train", items.clearance)
+    catalogue, _ = known.build(env.bin, "yaw", env.num_items, 1)
+    return catalogue
 
 
 def probe_boxes(catalogue: Catalogue, number: int = 8) -> Catalogue:
