@@ -36,8 +36,9 @@ LEANING: dict[str, dict[str, float]] = {
 }
 # Cells between boxes, and levels times boxes at which a plan ends, see `Exposure`: creeping piles stand longer so.
 CREEPING: dict[str, dict[str, float]] = {"repetitive": {"clearance": 1, "exposure": 24}}
-# How much the lowest places of probe boxes count, see `FreePlaces`, by data and pack.
-LOOKING = {"repetitive-physics": 2.0, "diverse-math": 2.0, "diverse-physics": 2.0}
+# How much the lowest places of probe boxes count in the packs under gravity, see `FreePlaces`. In Math Pack a look at
+# them gains nothing where probes and boxes are of different goods.
+LOOKING = {"repetitive": 2.0, "diverse": 2.0}
 # By data, boxes of the training rows from short to long, centimetres.
 PROBES = HERE / "probes.json"
 PACKS = ("math", "physics")
@@ -74,17 +75,12 @@ def _settings(name: str, probes_cm: list[list[float]]) -> dict[str, object]:
     """Container, rules and models of one of the data."""
     pallet = PALLETS[name]
     rule = {"stability": "load_bearing", "margin": MARGIN_M, **LEANING[name]}
-    packs = {}
-    for pack in PACKS:
-        settings: dict[str, object] = {"model": _model_path(name, pack), "rule": {}}
-        if pack == "physics":
-            settings |= {"rule": rule, **CREEPING.get(name, {})}
-        weight = LOOKING.get(f"{name}-{pack}")
-        if weight is not None:
-            settings["free_places"] = {"weight": weight, "probes_cm": probes_cm}
-        packs[pack] = settings
+    math = {"model": _model_path(name, "math"), "rule": {}}
+    physics = {"model": _model_path(name, "physics"), "rule": rule, **CREEPING.get(name, {})}
+    if name in LOOKING:
+        physics["free_places"] = {"weight": LOOKING[name], "probes_cm": probes_cm}
     container_cm = [round(100 * side) for side in pallet["bin_size"]]
-    return {"protocol": name, "container_cm": container_cm, **packs}
+    return {"protocol": name, "container_cm": container_cm, "math": math, "physics": physics}
 
 
 def _versions() -> str:
