@@ -200,7 +200,7 @@ def probe_boxes(catalogue: Catalogue, number: int = 8) -> Catalogue:
     longer = sides.amax(1)
     shorter = sides.amin(1)
     order = (longer * (int(sides.max()) + 1) + shorter).argsort(stable=True)
-    rank = (2 * torch.arange(number, device=order.device) + 1) * len(order) // (2 * number)
+    rank = (2 * indices(number, order.device) + 1) * len(order) // (2 * number)
     chosen = order[rank]
     heights = catalogue.height[chosen, :, None]
     sizes = torch.cat([catalogue.extent[chosen].to(heights.dtype), heights], 2)
