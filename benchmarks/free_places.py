@@ -9,6 +9,7 @@ a decision is that of one pallet at a time on one core, without the environment'
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from rich.table import Table
 from benchmarks.result_types import JsonObject
 from benchmarks.robobpp_physics import boxes_of, looking
 from torchrl_gpu.cli.parser import OneLineParser, whole
+from torchrl_gpu.envs.packing.protocols import PALLETS
 from torchrl_gpu.evaluation.estimates import plus_minus, standard_error
 from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
 from torchrl_gpu.evaluation.reports import write_json
@@ -74,12 +76,11 @@ def compare(case: Case, sequences: int) -> JsonObject:
     policies = {"by weights": plain, "free places": looking(plain, suite.env, case.weight)}
     report = suite.compare_all(policies, TIMED)
     # Shares of the container, which the bin is longer than by the clearance.
-    container = boxes_of(case.data, "train", 0)
-    volume = ProtocolSuite(case.data, 1, rule=container, device="cpu").env.bin.volume
+    share = suite.env.bin.volume / math.prod(PALLETS[case.data]["bin_size"])
     filled = {}
     rows = {}
     for row in report["policies"]:
-        each = torch.tensor(row["utilizations"], dtype=torch.float64) * (suite.env.bin.volume / volume)
+        each = torch.tensor(row["utilizations"], dtype=torch.float64) * share
         filled[row["policy"]] = each
         rows[row["policy"]] = {
             "utilization": float(each.mean()),

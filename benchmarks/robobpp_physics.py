@@ -270,7 +270,9 @@ class Rehearsal(NamedTuple):
         items = torch.cat([shown["item_id"][0], shown["future_items"][0]])[: env.num_items]
         true = env.items.true_sides(env.bin) / 100
         grid = env.bin.grid[0] * env.bin.grid[1]
-        with open_pile(self.engine, Pallet(self.data, env.bin.size, ()), true[items.numpy()].tolist()) as pile:
+        # Without a clearance at its far sides.
+        empty = Pallet(self.data, PALLETS[self.data]["bin_size"], ())
+        with open_pile(self.engine, empty, true[items.numpy()].tolist()) as pile:
             # Of the boxes of the pile, and those that the last box added.
             shifts = growth = np.zeros((0, 2))
             for item in items:

@@ -18,6 +18,7 @@ import torch
 
 from torchrl_gpu.envs.packing.protocols import PALLETS
 from torchrl_gpu.policies import PackingPolicy
+from torchrl_gpu.policies.packing.placement_values import LinearPlacementValues
 from torchrl_gpu.policies.packing.pretrained import FOLDER
 from torchrl_gpu.system import machine
 
@@ -59,6 +60,11 @@ def make_folder(folder: Path, models: dict[str, Path]) -> None:
             model = models.get(f"{name}-{pack}", FOLDER / f"{name}.safetensors")
             # A file that is no policy is refused here, and not by the board.
             policy = PackingPolicy.from_pretrained(model, "cpu")
+            if pack == "physics" and name in LOOKING and not isinstance(policy.tables, LinearPlacementValues):
+                raise ValueError(
+                    f"make_submission: {name}-{pack} looks at free places, which weights of placements alone do;"
+                    f" {model} holds {type(policy.tables).__name__}: leave {name} out of LOOKING"
+                )
             policy.save(folder / _model_path(name, pack))
     (folder / "settings.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
     shutil.copyfile(HERE / "main.py", folder / "main.py")

@@ -182,6 +182,22 @@ def rehearsed(monkeypatch: pytest.MonkeyPatch, shifts: list[tuple[int, float]], 
     return list(plan.boxes), tried
 
 
+def test_trials_lie_where_the_plan_lies_with_a_clearance(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = []
+    put = physics.MujocoPile.put
+
+    def noted(pile: physics.MujocoPile, box: Box) -> np.ndarray:
+        where.append(pile.pallet.target(box).tolist())
+        return put(pile, box)
+
+    monkeypatch.setattr(physics.MujocoPile, "put", noted)
+    rule = TILTED | physics.boxes_of("boards", "test", 1)
+    plan = physics.Rehearsal("boards", "boards", rule, 1, "mujoco", physics.FAR, False)(0)
+    assert plan.boxes
+    for box in plan.boxes:
+        assert plan.target(box).tolist() in where
+
+
 def test_the_best_placement_that_moves_nothing_far_is_made(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (plain,) = physics.pallets("boards", "boards", TILTED, 1)
     # Of boards 7 cm end a pallet.

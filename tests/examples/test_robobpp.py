@@ -272,6 +272,13 @@ def test_weights_of_ones_own_take_their_place(tmp_path: Path) -> None:
     assert torch.equal(weights["diverse-physics"], PackingPolicy.from_pretrained("diverse", "cpu").tables.weight)
 
 
+def test_tables_where_free_places_are_looked_at_are_refused(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.safetensors"
+    PackingPolicy.from_pretrained("rs", "cpu").save(mine)
+    with pytest.raises(ValueError, match=r"diverse-physics looks at free places.*mine.safetensors holds PatchTables"):
+        printed("robobpp/make_submission.py", str(tmp_path / "made"), "--model", f"diverse-physics={mine}")
+
+
 def test_unknown_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         printed("robobpp/make_submission.py", str(tmp_path / "made"), "--model", "cubes-math=mine.safetensors")

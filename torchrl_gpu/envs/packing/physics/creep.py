@@ -46,30 +46,31 @@ class Exposure:
         self._tops = np.zeros(cells)
         # Levels of the boxes on top, 0 for the floor.
         self._levels = np.zeros(cells, dtype=np.int64)
-        # Of every box so far: how many boxes lie below it in its longest chain.
-        self._below: list[int] = []
-        # Sum over boxes of levels times boxes that came after.
+        self._boxes = 0
+        # Sum over boxes of levels, and of levels times boxes that came after.
+        self._sum_of_levels = 0
         self._sum = 0
 
     @property
     def mean(self) -> float:
-        """Exposure now, levels times boxes; 0 of an empty pallet."""
-        return self._sum / len(self._below) if self._below else 0.0
+        """Exposure now, 0 of an empty pallet."""
+        return self._sum / self._boxes if self._boxes else 0.0
 
     def after(self) -> float:
         """Exposure after one more box, wherever it goes.
 
         It comes after all others, and nothing comes after it.
         """
-        return (self._sum + sum(self._below)) / (len(self._below) + 1)
+        return (self._sum + self._sum_of_levels) / (self._boxes + 1)
 
     def add(self, box: Footprint) -> None:
         """Put a box down."""
         window = slice(box.x, box.x + box.length), slice(box.y, box.y + box.width)
         tops = self._tops[window]
         rests_on = (tops > box.base - LEANS_M) & (tops <= box.base + _ROUNDING_M)
-        below = int(self._levels[window][rests_on].max(initial=0)) if box.base > _ROUNDING_M else 0
-        self._sum += sum(self._below)
-        self._below.append(below)
+        below = int(self._levels[window][rests_on].max(initial=0))
+        self._sum += self._sum_of_levels
+        self._sum_of_levels += below
+        self._boxes += 1
         self._tops[window] = box.base + box.height
         self._levels[window] = below + 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import torch
 from tensordict import TensorDictBase
@@ -55,7 +54,7 @@ class FreePlaces(TensorDictModuleBase):
         values: LinearPlacementValues,
         probes: Catalogue | None = None,
         *,
-        weight: float = 5.0,
+        weight: float = 2.0,
         candidates: int = 24,
         step: int = 10,
     ) -> None:
@@ -108,38 +107,37 @@ class FreePlaces(TensorDictModuleBase):
         best, action = values.topk(min(self.candidates, values.shape[1]), 1)
         row = indices(len(values), values.device)
         row = row[:, None].expand_as(action)
-        is_legal = best > NEVER / 2
-        looked_at = _LookedAt(row, action)
         # Here illegal placements cost nothing. On a GPU their number would have to be waited for.
         if native.runs_on(values):
-            there = is_legal.nonzero(as_tuple=True)
-            looked_at = _LookedAt(row[there], action[there])
-        looked_at = _LookedAt(looked_at.row.flatten(), looked_at.action.flatten())
-        rests_at = z_map.flatten(1)[looked_at.row, looked_at.action]
+            there = (best > NEVER / 2).nonzero(as_tuple=True)
+            row = row[there]
+            action = action[there]
+        row = row.flatten()
+        action = action.flatten()
+        rests_at = z_map.flatten(1)[row, action]
         # An illegal place may have no height to rest at.
-        legal = legal_mask.flatten(1)[looked_at.row, looked_at.action]
+        legal = legal_mask.flatten(1)[row, action]
         rests_at = torch.where(legal, rests_at, 0.0)
-        placement = self._placement(item_id, looked_at, rests_at)
+        placement = self._placement(item_id, row, action, rests_at)
         heights = []
-        for part in indices(len(rests_at), values.device).split(_AT_ONCE):
-            of_part = looked_at.row[part]
+        for part in indices(len(row), values.device).split(_AT_ONCE):
+            of_part = row[part]
             pile = Pile(heightmap[of_part], None if bears is None else bears[of_part])
             placed = Placement(*(each[part] for each in placement))
             heights.append(self._lowest(self._after(pile, placed)))
-        lowest = torch.cat(heights) if heights else rests_at
+        lowest = torch.cat(heights)
         # No placement loses more than the weight, so that all others stay below those that were looked at.
         refined = torch.where(values > NEVER / 2, values - self.weight, NEVER)
-        looked_up = values[looked_at.row, looked_at.action]
+        looked_up = values[row, action]
         lowered = torch.where(looked_up > NEVER / 2, looked_up - self.weight * lowest, NEVER)
-        return refined.index_put_((looked_at.row, looked_at.action), lowered)
+        return refined.index_put_((row, action), lowered)
 
-    def _placement(self, item_id: Tensor, looked_at: _LookedAt, rests_at: Tensor) -> Placement:
+    def _placement(self, item_id: Tensor, row: Tensor, action: Tensor, rests_at: Tensor) -> Placement:
         """Placements (R,) of actions that count all visible items."""
         per_turn = self.bin.grid[0] * self.bin.grid[1]
-        variant = looked_at.action // per_turn
-        item = item_id[looked_at.row, variant // self.turns]
-        place = looked_at.action % per_turn
-        return placed_at(item, variant % self.turns, place, rests_at, self.catalogue, self.bin)
+        variant = action // per_turn
+        item = item_id[row, variant // self.turns]
+        return placed_at(item, variant % self.turns, action % per_turn, rests_at, self.catalogue, self.bin)
 
     def _after(self, pile: Pile, placement: Placement) -> Pile:
         """Piles after a placement on each."""
@@ -159,18 +157,6 @@ class FreePlaces(TensorDictModuleBase):
         places = torch.where(legal, z_map, highest)
         lowest = places.flatten(2).amin(2)
         return lowest.mean(1) / highest
-
-
-class _LookedAt(NamedTuple):
-    """Placements that are looked at again, int64 of one shape.
-
-    Attributes:
-        row: Of the batch.
-        action: Of the row.
-    """
-
-    row: Tensor
-    action: Tensor
 
 
 def known_boxes(env: PackingEnv) -> Catalogue:
