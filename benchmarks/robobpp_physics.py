@@ -37,7 +37,7 @@ from rich.table import Table
 
 from benchmarks.packing_tables import TRAINING_ROWS
 from benchmarks.result_types import JsonObject
-from torchrl_gpu.cli.parser import OneLineParser, positive, whole
+from torchrl_gpu.cli.parser import OneLineParser, not_negative, positive, whole
 from torchrl_gpu.envs.packing.items.factories import DATA, SPLITS, FactoryBoxes, data_folder
 from torchrl_gpu.envs.packing.physics.creep import Exposure, Footprint
 from torchrl_gpu.envs.packing.protocols import PALLETS
@@ -653,9 +653,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--split", choices=SPLITS, default="test", help="rows that sequences are drawn from")
     add("--policy", nargs="+", default=["dbl"], help="baselines by their words, shipped policies, or paths")
     add("--stability", choices=STABILITY_RULES, default="none", help="rule for legal placements")
-    add("--margin", type=positive, help="metres, of the rule load_bearing")
-    add("--max_tilt", type=positive, help="degrees, of the same rule")
-    add("--bearing_tilt", type=positive, help="degrees, of the same rule")
+    add("--margin", type=not_negative, help="metres, of the rule load_bearing")
+    add("--max_tilt", type=not_negative, help="degrees, of the same rule")
+    add("--bearing_tilt", type=not_negative, help="degrees, of the same rule")
     add("--clearance", type=whole(0), default=0, help="cells that stay free between boxes along x and y")
     look = "weight of the lowest places that boxes of the training rows find after a placement, see FreePlaces"
     add("--free_places", type=positive, default=0.0, metavar="WEIGHT", help=look)

@@ -76,6 +76,14 @@ def test_policies_of_placement_weights_play_once_more_and_look_at_free_places(
     assert "pretrained boards, free places" in capsys.readouterr().out
 
 
+def test_nothing_that_leans_may_bear_load(installed: Path, tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    words = [*QUICK, "--stability=load_bearing", "--margin=0", "--max_tilt=0", "--bearing_tilt=0", f"--output={path}"]
+    assert cli.main(words, "torchrl-gpu") is None
+    result = json.loads(path.read_text())
+    assert result["sequences"]["bearing_tilt"] == 0
+
+
 def test_heights_of_plans_are_not_rounded_to_cells(installed: Path) -> None:
     from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
     from torchrl_gpu.policies.packing import DeepestBottomLeft
@@ -93,6 +101,8 @@ def test_heights_of_plans_are_not_rounded_to_cells(installed: Path) -> None:
         ("--stability=glue", "Bin: stability must be one of none, "),
         ("--margin=0.1", "--margin does nothing without --stability load_bearing"),
         ("--max_tilt=2", "--max_tilt does nothing without --stability load_bearing"),
+        ("--bearing_tilt=-1", "--bearing_tilt must be a finite number, at least 0; got -1"),
+        ("--max_tilt=level", "--max_tilt must be a finite number, at least 0; got level"),
         ("--free_places=2", "--free_places needs a policy of placement weights, such as --policy diverse; got none"),
         ("--free_places=0", "--free_places"),
         ("--sequences=mine.json", "unknown options: --sequences=mine.json"),

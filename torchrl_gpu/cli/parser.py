@@ -126,13 +126,26 @@ def whole(least: float, most: float = math.inf) -> Callable[[str], int]:
 
 def positive(text: str) -> float:
     """Return the value of an option that is a finite number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
+    value = _number(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"must be a finite number above 0; got {text}")
     return value
+
+
+def not_negative(text: str) -> float:
+    """Return the value of an option that is 0 or a finite number above it."""
+    value = _number(text)
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"must be a finite number, at least 0; got {text}")
+    return value
+
+
+def _number(text: str) -> float:
+    """Return the number that a text is, or NaN."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 def resolve_configs(args: list[str], shipped: bool = True) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchrl_gpu.cli.evaluate import WHERE, add_common_options, write_tables
-from torchrl_gpu.cli.parser import OneLineParser, positive, whole
+from torchrl_gpu.cli.parser import OneLineParser, not_negative, positive, whole
 from torchrl_gpu.system import arguments
 from torchrl_gpu.system.allocator import keep_freed_memory
 from torchrl_gpu.system.extras import load_mujoco
@@ -98,10 +98,10 @@ def make_pallet_parser() -> OneLineParser:
     add("--protocol", required=True, choices=protocols, help="boxes and container")
     _add_policies(parser)
     add("--stability", help="rule for legal placements, as in PackingEnv; none by default, as in the paper's Math Pack")
-    add("--margin", type=positive, metavar="METRES", help="of the rule load_bearing; PackingEnv's by default")
-    add("--max_tilt", type=positive, metavar="DEGREES", help="of the same rule; 0 by default")
+    add("--margin", type=not_negative, metavar="METRES", help="of the rule load_bearing; PackingEnv's by default")
+    add("--max_tilt", type=not_negative, metavar="DEGREES", help="of the same rule; 0 by default")
     leans = "slope up to which what leans bears load, of the same rule; PackingEnv's by default"
-    add("--bearing_tilt", type=positive, metavar="DEGREES", help=leans)
+    add("--bearing_tilt", type=not_negative, metavar="DEGREES", help=leans)
     add("--fallback", metavar="RULE", help="rule for boxes that have no stable place by --stability")
     physics = "simulate the pallets in MuJoCo, or so many, for the share of placements that stand"
     add("--physics", type=whole(0), nargs="?", const=ALL, default=0, metavar="CASES", help=physics)
