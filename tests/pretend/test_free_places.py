@@ -1,4 +1,4 @@
-"""A look at free places on the pretended device."""
+"""Free places on the pretended device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from torchrl_gpu.policies.packing.planners.free_places import FreePlaces
 
 
 def played(device: str, rule: str) -> torch.Tensor:
-    """Return the actions of three bins over ten boxes; once warm, no decision waits for the device."""
+    """Play ten boxes of three bins.
+
+    Once warm, no decision may wait for the device.
+    """
     env = PackingEnv(
         3,
         bin_size=(1.2, 0.8, 1.5),
