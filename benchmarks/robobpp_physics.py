@@ -40,8 +40,7 @@ from benchmarks.result_types import JsonObject
 from torchrl_gpu.cli.parser import OneLineParser, not_negative, positive, whole
 from torchrl_gpu.envs.packing.items.factories import DATA, SPLITS, FactoryBoxes, data_folder
 from torchrl_gpu.envs.packing.physics.creep import Exposure, Footprint
-from torchrl_gpu.envs.packing.protocols import PALLETS
-from torchrl_gpu.envs.packing.types import STABILITY_RULES, Bin
+from torchrl_gpu.envs.packing.types import STABILITY_RULES
 from torchrl_gpu.evaluation.estimates import plus_minus, standard_error
 from torchrl_gpu.evaluation.reports import write_json
 from torchrl_gpu.system import arguments, machine
@@ -152,27 +151,6 @@ class Pallet(NamedTuple):
 # -- plans -----------------------------------------------------------------------------------------------------------
 
 
-def boxes_of(data: str, split: str, clearance: int) -> dict[str, object]:
-    """Arguments of `PackingEnv` for a factory's boxes with a clearance.
-
-    At the far sides of the container no neighbour can come, so that the bin is longer than it by the clearance.
-    """
-    items = FactoryBoxes(data, split, clearance)
-    if not clearance:
-        return {"items": items}
-    length, width, height = PALLETS[data]["bin_size"]
-    cells_x, cells_y = PALLETS[data]["resolution"]
-    container = Bin((length, width, height), (cells_x, cells_y))
-    further = clearance * CELL_M
-    longer = Bin((length + further, width + further, height), (cells_x + clearance, cells_y + clearance))
-    if not np.array_equal(items.true_sides(longer), items.true_sides(container)):
-        raise ValueError(
-            f"robobpp_physics: --clearance must let no box of {data} in that its container does not hold, which"
-            f" {clearance} does"
-        )
-    return {"items": items, "bin_size": longer.size, "resolution": longer.cells}
-
-
 def pallets(
     data: str, word: str, rule: Mapping[str, Any], number: int, *, look: float = 0.0, exposure: float = math.inf
 ) -> list[Pallet]:
@@ -223,9 +201,7 @@ def _policy(word: str, env: Any) -> Any:
 def _pallet(data: str, env: Any, placements: torch.Tensor, base: torch.Tensor) -> Pallet:
     true = env.items.true_sides(env.bin) / 100
     made = zip(placements.tolist(), base.tolist(), strict=True)
-    # Without a clearance at its far sides.
-    size = PALLETS[data]["bin_size"]
-    return Pallet(data, size, tuple(_box(env, true, *placement, z) for placement, z in made))
+    return Pallet(data, env.bin.size, tuple(_box(env, true, *placement, z) for placement, z in made))
 
 
 def _box(env: Any, true: np.ndarray, item: int, turned: int, x: int, y: int, z: float) -> Box:
@@ -270,8 +246,7 @@ class Rehearsal(NamedTuple):
         items = torch.cat([shown["item_id"][0], shown["future_items"][0]])[: env.num_items]
         true = env.items.true_sides(env.bin) / 100
         grid = env.bin.grid[0] * env.bin.grid[1]
-        # Without a clearance at its far sides.
-        empty = Pallet(self.data, PALLETS[self.data]["bin_size"], ())
+        empty = Pallet(self.data, env.bin.size, ())
         with open_pile(self.engine, empty, true[items.numpy()].tolist()) as pile:
             # Of the boxes of the pile, and those that the last box added.
             shifts = growth = np.zeros((0, 2))
@@ -563,7 +538,7 @@ def main(argv: list[str]) -> None:
         arguments.check_effect("robobpp_physics", "--rehearsed 0", **given)
     how = f"{'gently ' * args.gently}rehearsed {args.rehearsed} in {args.rehearsed_in}"
     tried = [how if args.far == FAR else f"{how} to {args.far:g}"] if args.rehearsed else []
-    drawn = [f"clearance {args.clearance} between boxes"] if args.clearance else []
+    drawn = [f"clearance {args.clearance} m"] if args.clearance else []
     drawn += [f"free places {args.free_places:g}"] if args.free_places else []
     drawn += [f"exposed up to {args.exposure:g}"] if args.exposure < math.inf else []
     drawn += [TRAINING_ROWS] if args.split == "train" else []
@@ -572,7 +547,7 @@ def main(argv: list[str]) -> None:
         for word in args.policy:
             name = " / ".join([data, word, *(str(value) for value in rule.values()), *drawn, *tried])
             done = result["runs"].setdefault(name, {})
-            of_data = rule | boxes_of(data, args.split, args.clearance)
+            of_data = rule | {"items": FactoryBoxes(data, args.split, args.clearance)}
             if tried:
                 rehearsal = Rehearsal(data, word, of_data, args.rehearsed, args.rehearsed_in, args.far, args.gently)
                 plans = [rehearsal] * args.sequences
@@ -656,7 +631,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--margin", type=not_negative, help="metres, of the rule load_bearing")
     add("--max_tilt", type=not_negative, help="degrees, of the same rule")
     add("--bearing_tilt", type=not_negative, help="degrees, of the same rule")
-    add("--clearance", type=whole(0), default=0, help="cells that stay free between boxes along x and y")
+    add("--clearance", type=not_negative, default=0.0, help="metres that stay free between boxes along x and y")
     look = "weight of the lowest places that boxes of the training rows find after a placement, see FreePlaces"
     add("--free_places", type=positive, default=0.0, metavar="WEIGHT", help=look)
     exposure = "ends a plan before its boxes have, on average, more levels below them times boxes after them"

@@ -39,6 +39,7 @@ Policy = PackingPolicy | FreePlaces
 MATH = 1
 SETTINGS = (1, 2, 3)
 CELL_M = 0.01
+_ROUNDING = 1e-6
 # What a file may name that holds arrays or numbers of NumPy, by the names of NumPy 1 and 2.
 NUMPY_TYPES: list[object] = [np.ndarray, np.dtype]
 NUMPY_TYPES += [type(np.dtype(name)) for name in ("float32", "float64", "int64")]
@@ -60,8 +61,8 @@ class PackSettings(TypedDict):
 
     model: str
     rule: dict[str, float | str]
-    # Cells.
-    clearance: NotRequired[int]
+    # Metres.
+    clearance: NotRequired[float]
     # Levels times boxes at which a plan ends.
     exposure: NotRequired[float]
     free_places: NotRequired[Looking]
@@ -95,12 +96,12 @@ class GivenBoxes(ItemSource):
     Args:
         sides: True length, width and height, metres, (T, 3).
         cells: The same as the board rounds them, centimetres, see `board_cells`.
-        clearance: Cells that stay free behind each box along x and y.
+        clearance: Metres that stay free at least behind each box along x and y, where the container has room for them.
     """
 
     unit = "cm"
 
-    def __init__(self, sides: np.ndarray, cells: np.ndarray, clearance: int = 0) -> None:
+    def __init__(self, sides: np.ndarray, cells: np.ndarray, clearance: float = 0.0) -> None:
         self.sides = sides.astype(np.float64)
         self.cells = cells.astype(np.float64)
         self.clearance = clearance
@@ -108,13 +109,22 @@ class GivenBoxes(ItemSource):
     def build(
         self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int
     ) -> tuple[Catalogue, PooledSequences]:
-        turned = np.stack([self.cells, self.cells[:, [1, 0, 2]]], 1)
-        turned[..., :2] += self.clearance
+        cells = self._with_clearance(bin_)
+        turned = np.stack([cells, cells[:, [1, 0, 2]]], 1)
         turned[..., 2] *= CELL_M
         volume = torch.from_numpy(self.sides.prod(1))
         catalogue = Catalogue.of_boxes(torch.from_numpy(turned), volume)
         rows = torch.arange(len(self.sides), device="cpu")[None, :num_items]
         return catalogue, PooledSequences(rows, in_order=True)
+
+    def _with_clearance(self, bin_: Bin) -> np.ndarray:
+        """Return the sides of boxes in cells, with the clearance where the bin has room for it."""
+        roomy = self.cells.copy()
+        along = np.ceil((self.sides[:, :2] + self.clearance) / CELL_M - _ROUNDING)
+        roomy[:, :2] = np.maximum(along, self.cells[:, :2])
+        straight = (roomy[:, :2] <= bin_.cells).all(1)
+        across = (roomy[:, 1::-1] <= bin_.cells).all(1)
+        return np.where((straight | across)[:, None], roomy, self.cells)
 
 
 class BoardHeights:
@@ -229,21 +239,15 @@ def _num_fitting(cells: np.ndarray, container: list[int]) -> int:
 
 
 def _make_env(sides: np.ndarray, cells: np.ndarray, of_data: DataSettings, of_pack: PackSettings) -> PackingEnv:
-    """Make the environment of a sequence.
-
-    With a clearance its bin is longer than the container, at whose far sides no neighbour can come.
-    """
-    clearance = of_pack.get("clearance", 0)
+    """Make the environment of a sequence."""
     length, width, height = of_data["container_cm"]
-    along_x = length + clearance
-    along_y = width + clearance
-    size = (along_x * CELL_M, along_y * CELL_M, height * CELL_M)
-    items = GivenBoxes(sides, cells, clearance)
+    size = (length * CELL_M, width * CELL_M, height * CELL_M)
+    items = GivenBoxes(sides, cells, of_pack.get("clearance", 0.0))
     return make_protocol(
         of_data["protocol"],
         1,
         bin_size=size,
-        resolution=(along_x, along_y),
+        resolution=(length, width),
         items=items,
         num_items=len(sides),
         include=("z_map",),
@@ -259,7 +263,7 @@ def _make_policy(env: PackingEnv, of_pack: PackSettings) -> Policy:
     if look is None:
         return policy
     sides = np.array(look["probes_cm"], dtype=np.float64)
-    probes, _ = GivenBoxes(CELL_M * sides, sides, of_pack.get("clearance", 0)).build(env.bin, "yaw", len(sides), 1)
+    probes, _ = GivenBoxes(CELL_M * sides, sides).build(env.bin, "yaw", len(sides), 1)
     assert isinstance(policy.tables, LinearPlacementValues)
     return FreePlaces(env, policy.tables, probes, weight=look["weight"])
 

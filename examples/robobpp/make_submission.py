@@ -35,12 +35,12 @@ LEANING: dict[str, dict[str, float]] = {
     "diverse": {"max_tilt": 3.0},
     "boards": {"max_tilt": 8.0, "bearing_tilt": 8.0},
 }
-# Cells between boxes, and levels times boxes at which a plan ends, see `Exposure`: creeping piles stand longer so.
-CREEPING: dict[str, dict[str, float]] = {"repetitive": {"clearance": 1, "exposure": 24}}
+# Metres between boxes, and levels times boxes at which a plan ends, see `Exposure`: creeping piles stand longer so.
+CREEPING: dict[str, dict[str, float]] = {"repetitive": {"clearance": 0.007, "exposure": 20}}
 # How much the lowest places of probe boxes count in the packs under gravity, see `FreePlaces`. In Math Pack a look at
 # them gains nothing where probes and boxes are of different goods.
 LOOKING = {"repetitive": 2.0, "diverse": 2.0}
-# By data, boxes of the training rows from short to long, centimetres.
+# By data, boxes of the training rows from short to long, centimetres with their clearance.
 PROBES = HERE / "probes.json"
 PACKS = ("math", "physics")
 SHOWN_VERSIONS = ("torchrl_gpu", "torch", "torchrl", "tensordict", "numpy")

@@ -86,12 +86,9 @@ def test_a_plan_ends_before_it_is_exposed_too_much() -> None:
         assert plan.exposed_up_to(most).boxes == tuple(tower[:number])
 
 
-def test_a_clearance_is_kept_between_boxes_and_not_at_the_far_sides(installed: Path) -> None:
-    plain = physics.boxes_of("boards", "test", 0)
-    assert plain.keys() == {"items"}
-    roomy = physics.boxes_of("boards", "test", 1)
+def test_a_clearance_is_kept_between_boxes(installed: Path) -> None:
+    roomy = {"items": physics.FactoryBoxes("boards", "test", 0.01)}
     (planned,) = physics.pallets("boards", "dbl", roomy, 1)
-    assert planned.size == physics.PALLETS["boards"]["bin_size"]
     sides = np.array([np.add(box.corner[:2], box.cells) for box in planned.boxes])
     assert (sides <= np.array(planned.size[:2]) + 1e-9).all()
     for number, box in enumerate(planned.boxes):
@@ -101,13 +98,6 @@ def test_a_clearance_is_kept_between_boxes_and_not_at_the_far_sides(installed: P
             if beside[2] and beside[1]:
                 first, second = sorted([box, other], key=lambda each: each.corner[0])
                 assert second.corner[0] >= first.corner[0] + first.cells[0] + 0.01 - 1e-9
-
-
-def test_a_clearance_that_lets_further_boxes_in_is_refused(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sides = iter([np.zeros((3, 3)), np.zeros((2, 3))])
-    monkeypatch.setattr(physics.FactoryBoxes, "true_sides", lambda self, bin_: next(sides))
-    with pytest.raises(ValueError, match=r"--clearance must let no box of boards in .*, which 3 does"):
-        physics.boxes_of("boards", "test", 3)
 
 
 def test_free_places_change_a_plan_and_know_training_rows_alone(
@@ -120,7 +110,7 @@ def test_free_places_change_a_plan_and_know_training_rows_alone(
         splits.append(self.split)
         return made(self, *given)
 
-    rule = {"stability": "load_bearing"} | physics.boxes_of("boards", "test", 0)
+    rule = {"stability": "load_bearing", "items": physics.FactoryBoxes("boards", "test")}
     (plain,) = physics.pallets("boards", "boards", rule, 1)
     monkeypatch.setattr(physics.FactoryBoxes, "build", build)
     (looked,) = physics.pallets("boards", "boards", rule, 1, look=5.0)
@@ -138,9 +128,9 @@ def test_rows_say_what_they_were_planned_with(
     monkeypatch.setitem(physics.ENGINES, "mujoco", lambda plan: dict(answer))
     words = ["--data", "boards", "--policy", "boards", "--stability=load_bearing", "--engines", "mujoco"]
     words += ["--sequences=1", f"--output={path}"]
-    physics.main([*words, "--clearance=1", "--free_places=5", "--exposure=2"])
+    physics.main([*words, "--clearance=0.01", "--free_places=5", "--exposure=2"])
     (name,) = json.loads(path.read_text())["runs"]
-    assert name == "boards / boards / load_bearing / clearance 1 between boxes / free places 5 / exposed up to 2"
+    assert name == "boards / boards / load_bearing / clearance 0.01 m / free places 5 / exposed up to 2"
     for option in ("--free_places=5", "--exposure=2"):
         with pytest.raises(ValueError, match="does nothing without"):
             physics.main([*words, "--rehearsed=2", option])
@@ -191,7 +181,7 @@ def test_trials_lie_where_the_plan_lies_with_a_clearance(installed: Path, monkey
         return put(pile, box)
 
     monkeypatch.setattr(physics.MujocoPile, "put", noted)
-    rule = TILTED | physics.boxes_of("boards", "test", 1)
+    rule = TILTED | {"items": physics.FactoryBoxes("boards", "test", 0.01)}
     plan = physics.Rehearsal("boards", "boards", rule, 1, "mujoco", physics.FAR, False)(0)
     assert plan.boxes
     for box in plan.boxes:

@@ -21,8 +21,9 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.robobpp_physics import Box, boxes_of, pallets
+from benchmarks.robobpp_physics import Box, pallets
 from tests.examples.running import EXAMPLES, printed
+from torchrl_gpu.envs.packing.items import FactoryBoxes
 from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
 from torchrl_gpu.policies import PackingPolicy
 from torchrl_gpu.policies.packing.planners.free_places import known_boxes, probe_boxes
@@ -91,7 +92,7 @@ def test_script_packs_as_the_benchmark_does(packed: Packed, folder: Path) -> Non
     settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
     of_data = next(each for each in settings.values() if each["protocol"] == packed.protocol)
     of_pack = of_data["math"] if packed.setting == 1 else of_data["physics"]
-    rule = of_pack["rule"] | boxes_of(packed.protocol, "test", of_pack.get("clearance", 0))
+    rule = of_pack["rule"] | {"items": FactoryBoxes(packed.protocol, "test", of_pack.get("clearance", 0.0))}
     look = of_pack["free_places"]["weight"] if "free_places" in of_pack else 0.0
     exposure = of_pack.get("exposure", math.inf)
     # The plan of the last of these sequences.
@@ -111,7 +112,8 @@ def cells_of(box: Box) -> list[int]:
 @pytest.mark.parametrize(("protocol", "data"), [("repetitive", "time_series"), ("diverse", "occupancy")])
 def test_probes_are_the_boxes_of_the_training_rows(folder: Path, protocol: str, data: str) -> None:
     settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
-    env = ProtocolSuite(protocol, 1, device="cpu").env
+    items = FactoryBoxes(protocol, "train", settings[data]["physics"].get("clearance", 0.0))
+    env = ProtocolSuite(protocol, 1, rule={"items": items}, device="cpu").env
     probes = probe_boxes(known_boxes(env))
     sides = torch.cat([probes.extent[:, 0].double(), 100 * probes.height[:, :1].double()], 1)
     found = settings[data]["physics"]["free_places"]["probes_cm"]

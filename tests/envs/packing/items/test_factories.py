@@ -91,12 +91,20 @@ def test_picks_come_in_the_order_of_the_file(installed: Path) -> None:
 
 def test_clearance_stays_free_behind_boxes_that_have_room(installed: Path) -> None:
     container = Bin((2.5, 1.2, 1.0), (250, 120))
-    source = FactoryBoxes("boards", "test", clearance=20)
+    source = FactoryBoxes("boards", "test", clearance=0.2)
     catalogue, _ = source.build(container, "yaw", 8, 1)
     # A board of 232 cm has no room for 20 more in 250.
     assert catalogue.extent.tolist() == [[[46, 232], [232, 46]], [[115, 80], [80, 115]]]
     assert catalogue.volume.tolist() == pytest.approx([0.46 * 2.32 * 0.085, 0.95 * 0.6 * 0.09])
     assert source.true_sides(container).tolist() == [[46, 232, 8.5], [95, 60, 9.0]]
+
+
+def test_what_rounding_leaves_counts_towards_a_clearance(installed: Path) -> None:
+    container = Bin((2.5, 1.2, 1.0), (125, 60))
+    # In cells of 2 cm a board of 95 x 60 cm has 1 cm to spare along x, and none along y.
+    for clearance, wanted in ((0.0, [48, 30]), (0.01, [48, 31]), (0.011, [49, 31])):
+        catalogue, _ = FactoryBoxes("boards", "test", clearance).build(container, "yaw", 8, 1)
+        assert catalogue.extent[1, 0].tolist() == wanted
 
 
 @pytest.mark.parametrize(

@@ -82,8 +82,9 @@ class FactoryBoxes(ItemSource):
             drawn by their share of what was sent) or "boards" (furniture boards, drawn uniformly).
         split: "train" or "test": the files of that name; of the one file of "diverse" every fifth good, by falling
             share, is for tests.
-        clearance: Cells that stay free behind each box along x and y, so that a neighbour that has moved is not in its
-            way. A box that the bin holds only without them keeps none.
+        clearance: Metres that stay free behind each box along x and y at least, so that a neighbour that has moved is
+            not in its way. What rounding up to whole cells leaves counts towards them. A box that the bin holds only
+            without them keeps none.
 
     Raises:
         ModuleNotFoundError: The extra `robobpp` is not installed.
@@ -92,19 +93,17 @@ class FactoryBoxes(ItemSource):
 
     unit = "cm"
 
-    def __init__(self, data: str = "repetitive", split: str = "train", clearance: int = 0) -> None:
+    def __init__(self, data: str = "repetitive", split: str = "train", clearance: float = 0.0) -> None:
         self.data = arguments.choice("FactoryBoxes", "data", data, DATA)
         self.split = arguments.choice("FactoryBoxes", "split", split, SPLITS)
-        self.clearance = arguments.whole("FactoryBoxes", "clearance", clearance, 0)
+        self.clearance = arguments.number("FactoryBoxes", "clearance", clearance, 0)
         self.sides, self.shares = _read(data, split)
 
     def build(self, bin_: Bin, orientations: str | float, num_items: int, num_envs: int) -> Built:
         if orientations != "yaw":
             arguments.refuse("FactoryBoxes", "orientations", "yaw, as goods stand upright", orientations)
         turned, inside = self._turned(bin_)
-        roomy = turned.copy()
-        roomy[..., :2] += self.clearance
-        has_room = self._fits(roomy, bin_)
+        roomy, has_room = self._turned(bin_, self.clearance)
         turned = np.where(has_room[:, None, None], roomy, turned)
         sides, first, row = np.unique(self.sides[inside], axis=0, return_index=True, return_inverse=True)
         if not len(sides):
@@ -130,13 +129,13 @@ class FactoryBoxes(ItemSource):
         """
         return np.unique(self.sides[self._turned(bin_)[1]], axis=0)
 
-    def _turned(self, bin_: Bin) -> tuple[np.ndarray, np.ndarray]:
+    def _turned(self, bin_: Bin, clearance: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
         """Return boxes (R, 2, 3) as listed and turned, and the mask of those that fit.
 
-        Sides are cells along x and y, without the clearance, and metres of height.
+        Sides are cells along x and y, of which metres stay free, and metres of height.
         """
         turned = self.sides[:, [[0, 1, 2], [1, 0, 2]]] / 100
-        turned[..., :2] = np.ceil(turned[..., :2] / bin_.cell - 1e-6)
+        turned[..., :2] = np.ceil((turned[..., :2] + clearance) / bin_.cell - 1e-6)
         return turned, self._fits(turned, bin_)
 
     @staticmethod
