@@ -118,7 +118,7 @@ class GivenBoxes(ItemSource):
         return catalogue, PooledSequences(rows, in_order=True)
 
     def _with_clearance(self, bin_: Bin) -> np.ndarray:
-        """Return the sides of boxes in cells, with the clearance where the bin has room for it."""
+        """Return sides in cells, with the clearance where the bin has room for it."""
         roomy = self.cells.copy()
         along = np.ceil((self.sides[:, :2] + self.clearance) / CELL_M - _ROUNDING)
         roomy[:, :2] = np.maximum(along, self.cells[:, :2])
