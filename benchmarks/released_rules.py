@@ -258,27 +258,43 @@ def in_cells(sides: np.ndarray) -> list[Box]:
     return [(length, width, height) for (length, width), height in zip(cells.tolist(), heights.tolist(), strict=True)]
 
 
-def pack(rule: Rule, boxes: Sequence[Box], size: Size, volumes: Sequence[float]) -> tuple[int, float]:
+def placements(rule: Rule, boxes: Sequence[Box], size: Size) -> Iterator[tuple[Placed, float, np.ndarray]]:
     """Pack boxes in their order until one has no place.
 
     Args:
         rule: One of `RULES`.
         boxes: In cells, as they come.
         size: Of the container.
+
+    Yields:
+        Where a box goes, the height of its base, and the heightmap with it, (X, Y) float32.
+    """
+    pile = Pile(size, boxes)
+    for box in boxes:
+        placed = rule(pile, box)
+        if placed is None:
+            return
+        base = pile.base(placed, box[2])
+        assert base is not None
+        pile.place(placed, box[2])
+        yield placed, base, pile.heights
+
+
+def pack(rule: Rule, boxes: Sequence[Box], size: Size, volumes: Sequence[float]) -> tuple[int, float]:
+    """Count the boxes that a rule packs.
+
+    Args:
+        rule, boxes, size: As for `placements`.
         volumes: True volumes of the boxes, in cubes of a cell.
 
     Returns:
         Number of boxes placed, and occupancy: true volume over the volume under the heightmap, averaged over the
         placements.
     """
-    pile = Pile(size, boxes)
     packed = 0.0
     occupancies = []
-    for box, volume in zip(boxes, volumes, strict=True):
-        placed = rule(pile, box)
-        if placed is None:
-            break
-        pile.place(placed, box[2])
+    # Placements end before the boxes where one has no place.
+    for (_, _, heights), volume in zip(placements(rule, boxes, size), volumes, strict=False):
         packed += volume
-        occupancies.append(packed / float(pile.heights.astype(np.float64).sum()))
+        occupancies.append(packed / float(heights.astype(np.float64).sum()))
     return len(occupancies), float(np.mean(occupancies)) if occupancies else 0.0

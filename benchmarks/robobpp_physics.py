@@ -35,11 +35,14 @@ import numpy as np
 import torch
 from rich.table import Table
 
+from benchmarks import released_rules
 from benchmarks.packing_tables import TRAINING_ROWS
 from benchmarks.result_types import JsonObject
 from torchrl_gpu.cli.parser import OneLineParser, not_negative, positive, whole
+from torchrl_gpu.envs.packing.items.board_cases import BoardCases
 from torchrl_gpu.envs.packing.items.factories import DATA, SPLITS, FactoryBoxes, data_folder
 from torchrl_gpu.envs.packing.physics.creep import Exposure, Footprint
+from torchrl_gpu.envs.packing.protocols import BOARD, PALLETS
 from torchrl_gpu.envs.packing.types import STABILITY_RULES
 from torchrl_gpu.evaluation.estimates import plus_minus, standard_error
 from torchrl_gpu.evaluation.reports import write_json
@@ -67,20 +70,17 @@ ORIGIN_Z = 0.045
 # A box starts at its place and half its height, and this much above. It is lowered by so much in a step.
 START_M = -0.002
 LOWERED_M = 0.001
+# Begins the words of the board's own rules.
+_RELEASED = "released-"
 # Steps after a placement whose speeds count, and those that follow.
 WATCHED = 200
 RESTED = 2020
 # Displacement along x or y at which a pallet has collapsed, metres.
-COLLAPSED_M = {"repetitive": 0.07, "diverse": 0.04, "boards": 0.07}
+COLLAPSED_M = {"repetitive": 0.07, BOARD: 0.07, "diverse": 0.04, "boards": 0.07}
 # Share of it beyond which a placement that was tried in advance is not made.
 FAR = 0.7
 # Of these, by how much further a placement moves a box than the one before it did: a pile creeps by itself, too.
 GROWTHS = 0.05, 0.1, 0.2, 0.4
-PRINTED = {
-    "repetitive": {"HM": 39.8, "PCT": 39.2, "DBL": 38.5, "TAP-Net++": 37.9, "LSAH": 37.3, "AR2L": 22.9, "MACS": 7.0},
-    "diverse": {"PCT": 50.2, "AR2L": 48.3, "HM": 33.0, "LSAH": 28.5, "TAP-Net++": 27.0, "DBL": 25.7, "MACS": 13.4},
-    "boards": {"DBL": 34.9, "TAP-Net++": 31.4, "PCT": 29.0, "AR2L": 26.5, "HM": 25.5, "LSAH": 25.4, "MACS": 13.5},
-}
 
 
 class Box(NamedTuple):
@@ -151,6 +151,11 @@ class Pallet(NamedTuple):
 # -- plans -----------------------------------------------------------------------------------------------------------
 
 
+def boxes_of(data: str, split: str, clearance: float) -> FactoryBoxes:
+    """Return the boxes of a protocol, of which the board's cases have no split."""
+    return BoardCases(clearance) if data == BOARD else FactoryBoxes(data, split, clearance)
+
+
 def pallets(
     data: str, word: str, rule: Mapping[str, Any], number: int, *, look: float = 0.0, exposure: float = math.inf
 ) -> list[Pallet]:
@@ -174,6 +179,27 @@ def pallets(
     made = zip(results.num_packed.long().tolist(), results.placements, results.placement_z, strict=True)
     planned = [_pallet(data, suite.env, placements[:packed], base[:packed]) for packed, placements, base in made]
     return [plan.exposed_up_to(exposure) for plan in planned]
+
+
+def released_pallets(name: str, number: int) -> list[Pallet]:
+    """Plan the first known cases of the board by a rule of its own."""
+    size_m = PALLETS[BOARD]["bin_size"]
+    cells_x, cells_y = PALLETS[BOARD]["resolution"]
+    source = BoardCases()
+    sides = source.sides.reshape(len(source.cases), -1, 3)
+    plans = []
+    for true_sides in sides[:number]:
+        cells = released_rules.in_cells(true_sides)
+        made = released_rules.placements(released_rules.RULES[name], cells, (cells_x, cells_y, 100 * size_m[2]))
+        boxes = []
+        for (placed, base, _), box, (length, width, height) in zip(made, cells, true_sides / 100, strict=False):
+            is_turned = (placed.length, placed.width) != box[:2]
+            along = (width, length) if is_turned else (length, width)
+            corner = (placed.x * CELL_M, placed.y * CELL_M, base * CELL_M)
+            covered = (placed.length * CELL_M, placed.width * CELL_M)
+            boxes.append(Box((float(along[0]), float(along[1]), float(height)), covered, corner))
+        plans.append(Pallet(BOARD, size_m, tuple(boxes)))
+    return plans
 
 
 def looking(policy: object, env: PackingEnv, weight: float) -> FreePlaces:
@@ -526,6 +552,7 @@ def main(argv: list[str]) -> None:
     args = _parser().parse_args(argv)
     if "bullet" in (*args.engines, args.rehearsed_in) and importlib.util.find_spec("pybullet") is None:
         raise ModuleNotFoundError("robobpp_physics: PyBullet is not installed: pip install pybullet")
+    _check_board(args)
     result: JsonObject = {"benchmark": "robobpp_physics", "runs": {}}
     if args.output.exists():
         result |= json.loads(args.output.read_text(encoding="utf-8"))
@@ -547,12 +574,15 @@ def main(argv: list[str]) -> None:
         for word in args.policy:
             name = " / ".join([data, word, *(str(value) for value in rule.values()), *drawn, *tried])
             done = result["runs"].setdefault(name, {})
-            of_data = rule | {"items": FactoryBoxes(data, args.split, args.clearance)}
+            of_data = rule | {"items": boxes_of(data, args.split, args.clearance)}
+            number = min(args.sequences, len(BoardCases().cases)) if data == BOARD else args.sequences
             if tried:
                 rehearsal = Rehearsal(data, word, of_data, args.rehearsed, args.rehearsed_in, args.far, args.gently)
-                plans = [rehearsal] * args.sequences
+                plans = [rehearsal] * number
+            elif word.startswith(_RELEASED):
+                plans = released_pallets(word.removeprefix(_RELEASED), number)
             else:
-                plans = pallets(data, word, of_data, args.sequences, look=args.free_places, exposure=args.exposure)
+                plans = pallets(data, word, of_data, number, look=args.free_places, exposure=args.exposure)
             tasks += [(name, i, plan, done.get(str(i), {}), args.engines) for i, plan in enumerate(plans)]
     pool = multiprocessing.get_context("spawn").Pool(args.processes) if args.processes > 1 else nullcontext()
     with pool as workers, progress_bar("robobpp_physics", "pallets") as say:
@@ -562,6 +592,20 @@ def main(argv: list[str]) -> None:
             write_json(args.output, result)
             say(count + 1, len(tasks))
     wide_console().print(table(result["runs"]))
+
+
+def _check_board(args: argparse.Namespace) -> None:
+    """Refuse what the board's cases, or its own rules, do not have."""
+    if BOARD in args.data and args.split == "train":
+        raise ValueError(f"robobpp_physics: {BOARD} has cases of its own and no --split train: leave one out")
+    names = [_RELEASED + name for name in released_rules.RULES]
+    for word in args.policy:
+        if not word.startswith(_RELEASED):
+            continue
+        if word not in names:
+            raise ValueError(f"robobpp_physics: --policy must be one of {', '.join(names)}, or another; got {word}")
+        if args.data != [BOARD] or args.stability != "none" or args.rehearsed:
+            raise ValueError(f"robobpp_physics: {word} needs --data {BOARD} alone, and knows no rule or rehearsals")
 
 
 def _carry_out(
@@ -624,9 +668,17 @@ def _parser() -> argparse.ArgumentParser:
         prog="robobpp_physics", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--data", nargs="+", choices=DATA, default=list(DATA), help="protocols; all by default")
+    add(
+        "--data",
+        nargs="+",
+        choices=(*DATA, BOARD),
+        default=list(DATA),
+        help="protocols; the three factories by default",
+    )
     add("--split", choices=SPLITS, default="test", help="rows that sequences are drawn from")
-    add("--policy", nargs="+", default=["dbl"], help="baselines by their words, shipped policies, or paths")
+    policies = "baselines by their words, shipped policies, paths, or the board's own rules for repetitive-board:"
+    policies += " " + ", ".join(_RELEASED + name for name in released_rules.RULES)
+    add("--policy", nargs="+", default=["dbl"], help=policies)
     add("--stability", choices=STABILITY_RULES, default="none", help="rule for legal placements")
     add("--margin", type=not_negative, help="metres, of the rule load_bearing")
     add("--max_tilt", type=not_negative, help="degrees, of the same rule")

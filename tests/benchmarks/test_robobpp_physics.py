@@ -14,10 +14,12 @@ import pytest
 
 from benchmarks import robobpp_physics as physics
 from benchmarks.robobpp_physics import Box, Pallet
-from tests.envs.packing.items.test_factories import installed
+from tests.envs.packing.items.test_board_cases import PICKS, short_cases
+from tests.envs.packing.items.test_factories import PICKED, installed, table
 from tests.records import with_values
 
 assert installed
+assert short_cases
 pytest.importorskip("mujoco")
 BASE = Box((0.4, 0.395, 0.3), (0.4, 0.4), (0.0, 0.0, 0.0))
 # Its middle is 10 cm inside.
@@ -98,6 +100,40 @@ def test_a_clearance_is_kept_between_boxes(installed: Path) -> None:
             if beside[2] and beside[1]:
                 first, second = sorted([box, other], key=lambda each: each.corner[0])
                 assert second.corner[0] >= first.corner[0] + first.cells[0] + 0.01 - 1e-9
+
+
+def test_released_rules_lay_boxes_as_they_do_in_the_math_pack(installed: Path, short_cases: None) -> None:
+    table(installed / "time_series" / "pg.xlsx", [PICKED, *PICKS])
+    sides = physics.BoardCases().sides.reshape(2, 3, 3)
+    plans = physics.released_pallets("DBL", 2)
+    assert [plan.size for plan in plans] == [(1.34, 1.25, 1.0)] * 2
+    for plan, boxes in zip(plans, sides, strict=True):
+        counted, occupancy = physics.released_rules.pack(
+            physics.released_rules.RULES["DBL"],
+            physics.released_rules.in_cells(boxes),
+            (134, 125, 100.0),
+            boxes.prod(1),
+        )
+        assert len(plan.boxes) == counted == 3
+        assert plan.occupancy(3) == pytest.approx(occupancy, rel=1e-5)
+        assert [sorted(box.sides) for box in plan.boxes] == [pytest.approx(sorted(each / 100)) for each in boxes]
+
+
+def test_cases_of_the_board_are_played_in_their_order(installed: Path, short_cases: None, tmp_path: Path) -> None:
+    table(installed / "time_series" / "pg.xlsx", [PICKED, *PICKS])
+    path = tmp_path / "physics.json"
+    words = ["--data", "repetitive-board", "--engines", "mujoco", f"--output={path}"]
+    physics.main([*words, "--policy", "dbl", "released-DBL"])
+    runs = json.loads(path.read_text())["runs"]
+    assert list(runs) == ["repetitive-board / dbl / none", "repetitive-board / released-DBL / none"]
+    assert [list(run) for run in runs.values()] == [["0", "1"]] * 2
+    for wrong, wanted in (
+        (["--split=train"], "has cases of its own and no --split train"),
+        (["--policy=released-PCT"], "--policy must be one of released-DBL, released-LSAH, "),
+        (["--policy=released-DBL", "--stability=support"], "released-DBL needs --data repetitive-board alone"),
+    ):
+        with pytest.raises(ValueError, match=wanted):
+            physics.main([*words, *wrong])
 
 
 def test_free_places_change_a_plan_and_know_training_rows_alone(

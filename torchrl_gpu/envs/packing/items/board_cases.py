@@ -73,6 +73,9 @@ class BoardCases(FactoryBoxes):
 
     Environment i plays case i of that list, then i + num_envs, and so on.
 
+    Args:
+        clearance: As for `FactoryBoxes`.
+
     Attributes:
         cases: In that order.
 
@@ -81,10 +84,10 @@ class BoardCases(FactoryBoxes):
         ValueError: The workbook lacks a column or rows of a case; and, from `build`, a box does not fit the bin.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clearance: float = 0.0) -> None:
         self.data = "repetitive"
         self.split = "board"
-        self.clearance = 0
+        self.clearance = arguments.number("BoardCases", "clearance", clearance, 0)
         self.cases = BOARD_CASES
         sides = read_picks()
         last = max(self.cases, key=lambda each: each.first_row)
