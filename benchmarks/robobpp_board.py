@@ -45,6 +45,16 @@ WEIGHTS = {
 # Metrics of which less is better: seconds of a decision, and metres that boxes shift along x and y.
 LESS_IS_BETTER = ("decision_s", "local_m")
 
+# Figures of single cases, among what is printed.
+CASES_OF = {"math": "cases", "physics": "physics_cases"}
+# Metrics of a pallet in PyBullet, and their names among the printed ones.
+CARRIED_OUT = {
+    "utilization": "utilization",
+    "occupancy": "occupancy",
+    "static_stability": "static",
+    "local_mean_m": "local_m",
+}
+
 Metrics = Mapping[str, float]
 
 
@@ -85,17 +95,22 @@ def read_printed() -> JsonObject:
     return json.loads((RESULTS / "robobpp_printed.json").read_text(encoding="utf-8"))
 
 
-def means_of_known_cases(printed: JsonObject) -> dict[str, Metrics]:
-    """Return means of each printed method over the known cases, in the Math Pack."""
+def means_of_known_cases(printed: JsonObject, pack: str = "math") -> dict[str, Metrics]:
+    """Return means of each printed method over the known cases.
+
+    Args:
+        printed: Figures of the board.
+        pack: One of `WEIGHTS`.
+    """
     rows = {}
-    for method, columns in printed["cases"].items():
+    for method, columns in printed[CASES_OF[pack]].items():
         at = [case.case for case in BOARD_CASES]
-        seconds = [columns["planning_s"][case] / columns["boxes"][case] for case in at]
-        rows[method] = {
-            "utilization": fmean(columns["utilization"][case] for case in at),
-            "occupancy": fmean(columns["occupancy"][case] for case in at),
-            "decision_s": fmean(seconds),
-        }
+        row = {}
+        for metric in WEIGHTS[pack]:
+            if metric != "decision_s":
+                row[metric] = fmean(columns[metric][case] for case in at)
+        row["decision_s"] = fmean(columns["planning_s"][case] / columns["boxes"][case] for case in at)
+        rows[method] = row
     return rows
 
 
@@ -116,6 +131,37 @@ def run_released(printed: JsonObject) -> JsonObject:
             row |= {"printed_occupancy": columns["occupancy"][case.case], "released_occupancy": round(occupancy, 4)}
             rows.append(row)
         found[name] = rows
+    return found
+
+
+def carry_out_released(printed: JsonObject, runs: JsonObject) -> JsonObject:
+    """Compare the board's own rules in our PyBullet with what is printed for them.
+
+    Args:
+        printed: Figures of the board.
+        runs: Of `robobpp_physics`.
+
+    Returns:
+        By rule, the boxes that count in each known case, and means of metrics over these cases.
+    """
+    found: JsonObject = {}
+    for name in released_rules.RULES:
+        run = runs.get(f"{BOARD} / released-{name} / none", {})
+        columns = printed["physics_cases"][name]
+        rows = []
+        ours = []
+        for number, case in enumerate(BOARD_CASES):
+            if "bullet" in run.get(str(number), {}):
+                pallet = run[str(number)]["bullet"]
+                ours.append(pallet)
+                rows.append({"case": case.case, "printed": columns["boxes"][case.case], "placed": pallet["placed"]})
+        if not rows:
+            continue
+        means = {}
+        for metric, as_printed in CARRIED_OUT.items():
+            theirs = fmean(columns[as_printed][row["case"]] for row in rows)
+            means[as_printed] = {"printed": theirs, "found": fmean(pallet[metric] for pallet in ours)}
+        found[name] = {"cases": rows, "means": means}
     return found
 
 
@@ -158,7 +204,9 @@ def math_rows(printed: JsonObject, data: str, evaluation: JsonObject) -> list[Js
 
 
 def physics_rows(printed: JsonObject, runs: JsonObject, decisions: Mapping[tuple[str, str], float]) -> list[JsonObject]:
-    """Bound the composite of each run with at least 30 pallets in PyBullet.
+    """Bound the composite of each run that has all its pallets in PyBullet.
+
+    They are 30, or the known cases of the board.
 
     Decision times are those of the same policy in the Math Pack, or with a look at free places where a run has one, and
     not known of policies that ask an engine. The board takes shifts of collapsed pallets when they have collapsed,
@@ -173,17 +221,19 @@ def physics_rows(printed: JsonObject, runs: JsonObject, decisions: Mapping[tuple
     for name, run in runs.items():
         found = [pallet["bullet"] for pallet in run.values() if "bullet" in pallet]
         # What was chosen on training rows is not ranked by them.
-        if len(found) < 30 or TRAINING_ROWS in name:
-            continue
         data, policy = name.split(" / ")[:2]
-        others = printed["means"]["physics"][data]
+        of_board = data == BOARD
+        needed = len(BOARD_CASES) if of_board else 30
+        if len(found) < needed or TRAINING_ROWS in name:
+            continue
+        others = means_of_known_cases(printed, "physics") if of_board else printed["means"]["physics"][data]
         measured = {
             "utilization": fmean(each["utilization"] for each in found),
             "static": fmean(each["static_stability"] for each in found),
         }
         if all("occupancy" in each for each in found):
             measured["occupancy"] = fmean(each["occupancy"] for each in found)
-        way = (data, LOOKS if LOOKS in name else policy)
+        way = ("repetitive" if of_board else data, LOOKS if LOOKS in name else policy)
         if "rehearsed" not in name and way in decisions:
             measured["decision_s"] = decisions[way]
         collapsed = sum(each["collapsed"] for each in found)
@@ -244,6 +294,7 @@ def main() -> None:
     result |= {
         "means": means_by_rows(printed, of_board),
         "math": math,
+        "carried_out": carry_out_released(printed, runs),
         "physics": physics_rows(printed, runs, decision_times(evaluations, looks)),
     }
     write_json(args.output, result)

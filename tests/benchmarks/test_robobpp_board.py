@@ -65,16 +65,34 @@ def test_printed_composites_are_the_weighted_sums_of_the_printed_means(setting: 
     assert max(printed, key=printed.get) == max(found, key=found.get)
 
 
-def test_printed_means_are_those_of_the_printed_cases() -> None:
-    for method, columns in PRINTED["cases"].items():
-        seconds = np.divide(columns["planning_s"], columns["boxes"])
-        found = {
-            "utilization": fmean(columns["utilization"]),
-            "occupancy": fmean(columns["occupancy"]),
-            "decision_s": fmean(seconds),
-        }
+@pytest.mark.parametrize("pack", WEIGHTS)
+def test_printed_means_are_those_of_the_printed_cases(pack: str) -> None:
+    for method, columns in PRINTED[robobpp_board.CASES_OF[pack]].items():
+        found = {"decision_s": fmean(np.divide(columns["planning_s"], columns["boxes"]))}
+        found |= {metric: fmean(columns[metric]) for metric in WEIGHTS[pack] if metric != "decision_s"}
         assert all(len(values) == 30 for values in columns.values())
-        assert found == pytest.approx(PRINTED["means"]["math"]["repetitive"][method], abs=0.0006), method
+        assert found == pytest.approx(PRINTED["means"][pack]["repetitive"][method], abs=0.0006), method
+
+
+def test_released_rules_that_were_carried_out_are_compared_with_what_is_printed() -> None:
+    ours = {"placed": 19, "utilization": 0.4, "occupancy": 0.9, "static_stability": 0.4, "local_mean_m": 0.01}
+    runs = {"repetitive-board / released-DBL / none": {"0": {"bullet": ours}, "1": {"sha256": "no engine yet"}}}
+    found = robobpp_board.carry_out_released(PRINTED, runs)
+    assert list(found) == ["DBL"]
+    assert found["DBL"]["cases"] == [{"case": 0, "printed": 19, "placed": 19}]
+    assert found["DBL"]["means"]["static"] == {"printed": 0.368, "found": 0.4}
+
+
+def test_runs_of_the_boards_cases_are_ranked_among_means_of_these_cases() -> None:
+    found = {"utilization": 0.5, "static_stability": 0.3, "local_mean_m": 0.02, "collapsed": False, "occupancy": 0.9}
+    of_cases = {str(number): {"bullet": found} for number in range(len(BOARD_CASES))}
+    times = {("repetitive", "repetitive"): 0.01}
+    (row,) = robobpp_board.physics_rows(PRINTED, {"repetitive-board / repetitive / none": of_cases}, times)
+    assert row["pallets"] == 22
+    assert row["decision_s"] == 0.01
+    assert row["composite"][0] == row["composite"][1]
+    del of_cases["3"]
+    assert robobpp_board.physics_rows(PRINTED, {"repetitive-board / repetitive / none": of_cases}, times) == []
 
 
 def test_missing_metrics_bound_the_composite_of_a_physics_run() -> None:
