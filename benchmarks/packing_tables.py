@@ -15,6 +15,8 @@ from torchrl_gpu.envs.packing.protocols import PROTOCOLS
 from torchrl_gpu.envs.packing.types import height_rules
 from torchrl_gpu.evaluation.estimates import standard_error
 
+# Metrics of a pallet under gravity, what they are multiplied by, and digits.
+_SHOWN_METRICS = (("utilization", 100, 1), ("occupancy", 1, 3), ("static", 1, 3), ("local_m", 1000, 1))
 PRINTED = {"repetitive": "38.5 / 39.8 (HM)", "diverse": "25.7 / 50.2 (PCT)", "boards": "34.9 / 34.9 (DBL)"}
 # Names of policies in the documentation by their names in a report.
 NAMES = {"pretrained": "**placement values**"}
@@ -154,6 +156,38 @@ def board_cases(result: JsonObject) -> Lines:
     return lines
 
 
+def board_carried_out(result: JsonObject) -> Lines:
+    """Boxes that count in each known case of RoboBPP's board under gravity, by the board's own rules.
+
+    They are shown as printed, and as our PyBullet has them where that differs.
+    """
+    rules = result["carried_out"]
+    lines = [["case", *rules]]
+    of_case: dict[int, dict[str, str]] = {}
+    for name, of_rule in rules.items():
+        for row in of_rule["cases"]:
+            is_equal = row["printed"] == row["placed"]
+            shown = str(row["printed"]) if is_equal else f"{row['printed']}, not {row['placed']}"
+            of_case.setdefault(row["case"], {})[name] = shown
+    lines += [[str(case), *(cells.get(name, "–") for name in rules)] for case, cells in of_case.items()]
+    return lines
+
+
+def board_carried_out_means(result: JsonObject) -> Lines:
+    """Means over the known cases of RoboBPP's board under gravity: printed, and in our PyBullet."""
+    lines = [["rule", "cases", "the same box", "filled, %", "occupancy", "static", "local, mm"]]
+    for name, of_rule in result["carried_out"].items():
+        cases = of_rule["cases"]
+        same = sum(row["printed"] == row["placed"] for row in cases)
+        means = of_rule["means"]
+        cells = [name, str(len(cases)), str(same)]
+        for metric, factor, digits in _SHOWN_METRICS:
+            pair = [f"{factor * means[metric][way]:.{digits}f}" for way in ("printed", "found")]
+            cells.append(" / ".join(pair))
+        lines.append(cells)
+    return lines
+
+
 def board_means(result: JsonObject) -> Lines:
     """Mean utilization over the known cases of RoboBPP's board, per cent."""
     lines = [["", "22 cases", "17 in training rows", "5 in test rows"]]
@@ -243,5 +277,7 @@ TABLES: dict[str, Callable[[JsonObject], Lines]] = {
     "bin pack": bin_pack,
     "board cases": board_cases,
     "board means": board_means,
+    "board carried out": board_carried_out,
+    "board carried out means": board_carried_out_means,
     "board ranks": board_ranks,
 }
