@@ -9,6 +9,7 @@ a decision is that of one pallet at a time on one core, without the environment'
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -19,9 +20,9 @@ import torch
 from rich.table import Table
 
 from benchmarks.result_types import JsonObject
-from benchmarks.robobpp_physics import looking
+from benchmarks.robobpp_physics import boxes_of, looking
 from torchrl_gpu.cli.parser import OneLineParser, whole
-from torchrl_gpu.envs.packing.items import FactoryBoxes
+from torchrl_gpu.envs.packing.protocols import PALLETS
 from torchrl_gpu.evaluation.estimates import plus_minus, standard_error
 from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
 from torchrl_gpu.evaluation.reports import write_json
@@ -55,7 +56,7 @@ _LEANING = {"max_tilt": 3.0}
 _LEVEL = {"max_tilt": 1.0}
 _TILTED = {"max_tilt": 4.0, "bearing_tilt": 4.0}
 _STEEP = {"max_tilt": 8.0, "bearing_tilt": 8.0}
-CASES = [Case("repetitive", "repetitive", _STANDS, 0.007, 2.0)]
+CASES = [Case("repetitive", "repetitive", _STANDS, 0.01, 2.0)]
 CASES += [Case("diverse", "diverse", _STANDS | _LEANING, 0, 2.0)]
 CASES += [Case("boards, 1 degree", "boards", _STANDS | _LEVEL, 0, 5.0)]
 CASES += [Case("boards, 4 degrees", "boards", _STANDS | _TILTED, 0, 5.0)]
@@ -69,15 +70,17 @@ TIMED = 2
 
 def compare(case: Case, sequences: int) -> JsonObject:
     """Pack sequences both ways."""
-    rule = case.rule | {"items": FactoryBoxes(case.data, "train", case.clearance)}
+    rule = case.rule | boxes_of(case.data, "train", case.clearance)
     suite = ProtocolSuite(case.data, sequences, rule=rule, include=("z_map",), device="cpu")
     plain = PackingPolicy.from_pretrained(case.data, "cpu", space=AgentSpace.of(suite.env))
     policies = {"by weights": plain, "free places": looking(plain, suite.env, case.weight)}
     report = suite.compare_all(policies, TIMED)
+    # Shares of the container, which the bin is longer than by the clearance.
+    share = suite.env.bin.volume / math.prod(PALLETS[case.data]["bin_size"])
     filled = {}
     rows = {}
     for row in report["policies"]:
-        each = torch.tensor(row["utilizations"], dtype=torch.float64)
+        each = torch.tensor(row["utilizations"], dtype=torch.float64) * share
         filled[row["policy"]] = each
         rows[row["policy"]] = {
             "utilization": float(each.mean()),

@@ -157,7 +157,7 @@ def board_cases(result: JsonObject) -> Lines:
 
 
 def board_carried_out(result: JsonObject) -> Lines:
-    """Boxes that count in each known case of RoboBPP's board under gravity, by the board's own rules.
+    """Boxes that the board's own rules place under gravity in its known cases.
 
     They are shown as printed, and as our PyBullet has them where that differs.
     """
@@ -169,12 +169,14 @@ def board_carried_out(result: JsonObject) -> Lines:
             is_equal = row["printed"] == row["placed"]
             shown = str(row["printed"]) if is_equal else f"{row['printed']}, not {row['placed']}"
             of_case.setdefault(row["case"], {})[name] = shown
-    lines += [[str(case), *(cells.get(name, "–") for name in rules)] for case, cells in of_case.items()]
+    for case, shown_by in of_case.items():
+        cells = [shown_by.get(name, "–") for name in rules]
+        lines.append([str(case), *cells])
     return lines
 
 
 def board_carried_out_means(result: JsonObject) -> Lines:
-    """Means over the known cases of RoboBPP's board under gravity: printed, and in our PyBullet."""
+    """Means over these cases, as printed and as our PyBullet has them."""
     lines = [["rule", "cases", "the same box", "filled, %", "occupancy", "static", "local, mm"]]
     for name, of_rule in result["carried_out"].items():
         cases = of_rule["cases"]
@@ -275,6 +277,8 @@ TABLES: dict[str, Callable[[JsonObject], Lines]] = {
     "free places": free_places,
     "first containers": containers,
     "bin pack": bin_pack,
+}
+TABLES |= {
     "board cases": board_cases,
     "board means": board_means,
     "board carried out": board_carried_out,

@@ -43,7 +43,7 @@ from torchrl_gpu.envs.packing.items.board_cases import BoardCases
 from torchrl_gpu.envs.packing.items.factories import DATA, SPLITS, FactoryBoxes, data_folder
 from torchrl_gpu.envs.packing.physics.creep import Exposure, Footprint
 from torchrl_gpu.envs.packing.protocols import BOARD, PALLETS
-from torchrl_gpu.envs.packing.types import STABILITY_RULES
+from torchrl_gpu.envs.packing.types import STABILITY_RULES, Bin
 from torchrl_gpu.evaluation.estimates import plus_minus, standard_error
 from torchrl_gpu.evaluation.reports import write_json
 from torchrl_gpu.system import arguments, machine
@@ -151,9 +151,27 @@ class Pallet(NamedTuple):
 # -- plans -----------------------------------------------------------------------------------------------------------
 
 
-def boxes_of(data: str, split: str, clearance: float) -> FactoryBoxes:
-    """Return the boxes of a protocol, of which the board's cases have no split."""
-    return BoardCases(clearance) if data == BOARD else FactoryBoxes(data, split, clearance)
+def boxes_of(data: str, split: str, clearance: float) -> dict[str, object]:
+    """Arguments of `PackingEnv` for a protocol's boxes with a clearance, metres.
+
+    The board's cases have no split. At the far sides of the container no neighbour can come, so that the bin is longer
+    than it by the whole cells that every box keeps free.
+    """
+    items = BoardCases(clearance) if data == BOARD else FactoryBoxes(data, split, clearance)
+    kept = math.floor(clearance / CELL_M + _ROUNDING)
+    if not kept:
+        return {"items": items}
+    length, width, height = PALLETS[data]["bin_size"]
+    cells_x, cells_y = PALLETS[data]["resolution"]
+    container = Bin((length, width, height), (cells_x, cells_y))
+    further = kept * CELL_M
+    longer = Bin((length + further, width + further, height), (cells_x + kept, cells_y + kept))
+    if not np.array_equal(items.true_sides(longer), items.true_sides(container)):
+        raise ValueError(
+            f"robobpp_physics: --clearance must let no box of {data} in that its container does not hold, which"
+            f" {clearance} m does"
+        )
+    return {"items": items, "bin_size": longer.size, "resolution": longer.cells}
 
 
 def pallets(
@@ -227,7 +245,8 @@ def _policy(word: str, env: Any) -> Any:
 def _pallet(data: str, env: Any, placements: torch.Tensor, base: torch.Tensor) -> Pallet:
     true = env.items.true_sides(env.bin) / 100
     made = zip(placements.tolist(), base.tolist(), strict=True)
-    return Pallet(data, env.bin.size, tuple(_box(env, true, *placement, z) for placement, z in made))
+    # Without a clearance at its far sides.
+    return Pallet(data, PALLETS[data]["bin_size"], tuple(_box(env, true, *placement, z) for placement, z in made))
 
 
 def _box(env: Any, true: np.ndarray, item: int, turned: int, x: int, y: int, z: float) -> Box:
@@ -272,7 +291,8 @@ class Rehearsal(NamedTuple):
         items = torch.cat([shown["item_id"][0], shown["future_items"][0]])[: env.num_items]
         true = env.items.true_sides(env.bin) / 100
         grid = env.bin.grid[0] * env.bin.grid[1]
-        empty = Pallet(self.data, env.bin.size, ())
+        # Without a clearance at its far sides.
+        empty = Pallet(self.data, PALLETS[self.data]["bin_size"], ())
         with open_pile(self.engine, empty, true[items.numpy()].tolist()) as pile:
             # Of the boxes of the pile, and those that the last box added.
             shifts = growth = np.zeros((0, 2))
@@ -574,7 +594,7 @@ def main(argv: list[str]) -> None:
         for word in args.policy:
             name = " / ".join([data, word, *(str(value) for value in rule.values()), *drawn, *tried])
             done = result["runs"].setdefault(name, {})
-            of_data = rule | {"items": boxes_of(data, args.split, args.clearance)}
+            of_data = rule | boxes_of(data, args.split, args.clearance)
             number = min(args.sequences, len(BoardCases().cases)) if data == BOARD else args.sequences
             if tried:
                 rehearsal = Rehearsal(data, word, of_data, args.rehearsed, args.rehearsed_in, args.far, args.gently)

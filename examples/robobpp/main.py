@@ -239,15 +239,23 @@ def _num_fitting(cells: np.ndarray, container: list[int]) -> int:
 
 
 def _make_env(sides: np.ndarray, cells: np.ndarray, of_data: DataSettings, of_pack: PackSettings) -> PackingEnv:
-    """Make the environment of a sequence."""
+    """Make the environment of a sequence.
+
+    At the far sides of the container no neighbour can come, so that its bin is longer by the whole cells that a
+    clearance keeps free.
+    """
+    clearance = of_pack.get("clearance", 0.0)
+    kept = math.floor(clearance / CELL_M + _ROUNDING)
     length, width, height = of_data["container_cm"]
-    size = (length * CELL_M, width * CELL_M, height * CELL_M)
-    items = GivenBoxes(sides, cells, of_pack.get("clearance", 0.0))
+    along_x = length + kept
+    along_y = width + kept
+    size = (along_x * CELL_M, along_y * CELL_M, height * CELL_M)
+    items = GivenBoxes(sides, cells, clearance)
     return make_protocol(
         of_data["protocol"],
         1,
         bin_size=size,
-        resolution=(length, width),
+        resolution=(along_x, along_y),
         items=items,
         num_items=len(sides),
         include=("z_map",),

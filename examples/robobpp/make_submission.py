@@ -36,7 +36,7 @@ LEANING: dict[str, dict[str, float]] = {
     "boards": {"max_tilt": 8.0, "bearing_tilt": 8.0},
 }
 # Metres between boxes, and levels times boxes at which a plan ends, see `Exposure`: creeping piles stand longer so.
-CREEPING: dict[str, dict[str, float]] = {"repetitive": {"clearance": 0.007, "exposure": 20}}
+CREEPING: dict[str, dict[str, float]] = {"repetitive": {"clearance": 0.01, "exposure": 24}}
 # How much the lowest places of probe boxes count in the packs under gravity, see `FreePlaces`. In Math Pack a look at
 # them gains nothing where probes and boxes are of different goods.
 LOOKING = {"repetitive": 2.0, "diverse": 2.0}

@@ -29,9 +29,9 @@ def test_both_ways_pack_the_same_sequences_of_training_rows(
     assert "boards, 4 degrees" in capsys.readouterr().out
 
 
-def test_boxes_keep_the_clearance_of_their_case(installed: Path) -> None:
+def test_shares_are_those_of_the_container_and_not_of_the_longer_bin(installed: Path) -> None:
     rule: dict[str, object] = {"stability": "load_bearing", "margin": 0.03}
-    roomy = rule | {"items": robobpp_physics.FactoryBoxes("boards", "train", 0.01)}
+    roomy = rule | robobpp_physics.boxes_of("boards", "train", 0.01)
     plan, other = robobpp_physics.pallets("boards", "boards", roomy, 2)
     case = free_places.compare(free_places.Case("boards", "boards", rule, 0.01, 2.0), 2)
     filled = [each.utilization(len(each.boxes)) for each in (plan, other)]

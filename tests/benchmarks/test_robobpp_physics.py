@@ -88,9 +88,11 @@ def test_a_plan_ends_before_it_is_exposed_too_much() -> None:
         assert plan.exposed_up_to(most).boxes == tuple(tower[:number])
 
 
-def test_a_clearance_is_kept_between_boxes(installed: Path) -> None:
-    roomy = {"items": physics.FactoryBoxes("boards", "test", 0.01)}
+def test_a_clearance_is_kept_between_boxes_and_not_at_the_far_sides(installed: Path) -> None:
+    assert physics.boxes_of("boards", "test", 0.009).keys() == {"items"}
+    roomy = physics.boxes_of("boards", "test", 0.01)
     (planned,) = physics.pallets("boards", "dbl", roomy, 1)
+    assert planned.size == physics.PALLETS["boards"]["bin_size"]
     sides = np.array([np.add(box.corner[:2], box.cells) for box in planned.boxes])
     assert (sides <= np.array(planned.size[:2]) + 1e-9).all()
     for number, box in enumerate(planned.boxes):
@@ -134,6 +136,13 @@ def test_cases_of_the_board_are_played_in_their_order(installed: Path, short_cas
     ):
         with pytest.raises(ValueError, match=wanted):
             physics.main([*words, *wrong])
+
+
+def test_a_clearance_that_lets_further_boxes_in_is_refused(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sides = iter([np.zeros((3, 3)), np.zeros((2, 3))])
+    monkeypatch.setattr(physics.FactoryBoxes, "true_sides", lambda self, bin_: next(sides))
+    with pytest.raises(ValueError, match=r"--clearance must let no box of boards in .*, which 0.03 m does"):
+        physics.boxes_of("boards", "test", 0.03)
 
 
 def test_free_places_change_a_plan_and_know_training_rows_alone(
@@ -217,7 +226,7 @@ def test_trials_lie_where_the_plan_lies_with_a_clearance(installed: Path, monkey
         return put(pile, box)
 
     monkeypatch.setattr(physics.MujocoPile, "put", noted)
-    rule = TILTED | {"items": physics.FactoryBoxes("boards", "test", 0.01)}
+    rule = TILTED | physics.boxes_of("boards", "test", 0.01)
     plan = physics.Rehearsal("boards", "boards", rule, 1, "mujoco", physics.FAR, False)(0)
     assert plan.boxes
     for box in plan.boxes:

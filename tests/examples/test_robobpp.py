@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.robobpp_physics import Box, pallets
+from benchmarks.robobpp_physics import Box, boxes_of, pallets
 from tests.examples.running import EXAMPLES, printed
 from torchrl_gpu.envs.packing.items import FactoryBoxes
 from torchrl_gpu.evaluation.packing.protocols import ProtocolSuite
@@ -92,7 +92,7 @@ def test_script_packs_as_the_benchmark_does(packed: Packed, folder: Path) -> Non
     settings = json.loads((folder / "settings.json").read_text(encoding="utf-8"))
     of_data = next(each for each in settings.values() if each["protocol"] == packed.protocol)
     of_pack = of_data["math"] if packed.setting == 1 else of_data["physics"]
-    rule = of_pack["rule"] | {"items": FactoryBoxes(packed.protocol, "test", of_pack.get("clearance", 0.0))}
+    rule = of_pack["rule"] | boxes_of(packed.protocol, "test", of_pack.get("clearance", 0.0))
     look = of_pack["free_places"]["weight"] if "free_places" in of_pack else 0.0
     exposure = of_pack.get("exposure", math.inf)
     # The plan of the last of these sequences.
