@@ -209,8 +209,8 @@ def physics_rows(printed: JsonObject, runs: JsonObject, decisions: Mapping[tuple
     They are 30, or the known cases of the board.
 
     Decision times are those of the same policy in the Math Pack, or with a look at free places where a run has one, and
-    not known of policies that ask an engine. The board takes shifts of collapsed pallets when they have collapsed,
-    which those runs do not. What is not known counts as the worst and as the best of the printed rows.
+    not known of policies that ask an engine. What the board takes of collapsed pallets is more than the shifts before
+    the collapse, which those runs have. What is not known counts as the worst and as the best of the printed rows.
 
     Args:
         printed: Figures of the board.
