@@ -18,8 +18,12 @@ from torchrl_gpu.evaluation.estimates import standard_error
 # Metrics of a pallet under gravity, what they are multiplied by, and digits.
 _SHOWN_METRICS = (("utilization", 100, 1), ("occupancy", 1, 3), ("static", 1, 3), ("local_m", 1000, 1))
 # Filled per cent of the Physics Pack; of the board's cases, the means over the known ones.
-PRINTED = {"repetitive": "38.5 / 39.8 (HM)", "diverse": "25.7 / 50.2 (PCT)", "boards": "34.9 / 34.9 (DBL)"}
-PRINTED["repetitive-board"] = "36.6 / 38.7 (HM)"
+PRINTED = {
+    "repetitive": "38.5 / 39.8 (HM)",
+    "repetitive-board": "36.6 / 38.7 (HM)",
+    "diverse": "25.7 / 50.2 (PCT)",
+    "boards": "34.9 / 34.9 (DBL)",
+}
 # Names of policies in the documentation by their names in a report.
 NAMES = {"pretrained": "**placement values**"}
 Lines = list[list[str]]

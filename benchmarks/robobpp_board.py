@@ -220,10 +220,10 @@ def physics_rows(printed: JsonObject, runs: JsonObject, decisions: Mapping[tuple
     rows = []
     for name, run in runs.items():
         found = [pallet["bullet"] for pallet in run.values() if "bullet" in pallet]
-        # What was chosen on training rows is not ranked by them.
         data, policy = name.split(" / ")[:2]
         of_board = data == BOARD
         needed = len(BOARD_CASES) if of_board else 30
+        # What was chosen on training rows is not ranked by them.
         if len(found) < needed or TRAINING_ROWS in name:
             continue
         others = means_of_known_cases(printed, "physics") if of_board else printed["means"]["physics"][data]

@@ -155,11 +155,11 @@ def boxes_of(data: str, split: str, clearance: float) -> dict[str, object]:
     """Arguments of `PackingEnv` for a protocol's boxes with a clearance, metres.
 
     The board's cases have no split. At the far sides of the container no neighbour can come, so that the bin is longer
-    than it by the whole cells that every box keeps free.
+    than it by a clearance of whole cells, which every box keeps free.
     """
     items = BoardCases(clearance) if data == BOARD else FactoryBoxes(data, split, clearance)
-    kept = math.floor(clearance / CELL_M + _ROUNDING)
-    if not kept:
+    kept = round(clearance / CELL_M)
+    if not kept or abs(clearance - kept * CELL_M) > _ROUNDING:
         return {"items": items}
     length, width, height = PALLETS[data]["bin_size"]
     cells_x, cells_y = PALLETS[data]["resolution"]

@@ -121,7 +121,8 @@ class GivenBoxes(ItemSource):
         """Return sides in cells, with the clearance where the bin has room for it."""
         roomy = self.cells.copy()
         along = np.ceil((self.sides[:, :2] + self.clearance) / CELL_M - _ROUNDING)
-        roomy[:, :2] = np.maximum(along, self.cells[:, :2])
+        # The board may count a cell more than a side needs, and the bin is longer by the cells that are kept.
+        roomy[:, :2] = np.maximum(along, self.cells[:, :2] + whole_cells(self.clearance))
         straight = (roomy[:, :2] <= bin_.cells).all(1)
         across = (roomy[:, 1::-1] <= bin_.cells).all(1)
         return np.where((straight | across)[:, None], roomy, self.cells)
@@ -185,6 +186,12 @@ def read_sequence(path: Path) -> np.ndarray:
     return sides[sides.sum(1) != 0]
 
 
+def whole_cells(clearance: float) -> int:
+    """Return a clearance in cells, or 0 if they are not whole."""
+    cells = round(clearance / CELL_M)
+    return cells if abs(clearance - cells * CELL_M) < _ROUNDING else 0
+
+
 def board_cells(sides: np.ndarray) -> np.ndarray:
     """Sides in centimetres as the board rounds them, (T, 3).
 
@@ -241,11 +248,10 @@ def _num_fitting(cells: np.ndarray, container: list[int]) -> int:
 def _make_env(sides: np.ndarray, cells: np.ndarray, of_data: DataSettings, of_pack: PackSettings) -> PackingEnv:
     """Make the environment of a sequence.
 
-    At the far sides of the container no neighbour can come, so that its bin is longer by the whole cells that a
-    clearance keeps free.
+    At the far sides of the container no neighbour can come, so that its bin is longer by a clearance of whole cells.
     """
     clearance = of_pack.get("clearance", 0.0)
-    kept = math.floor(clearance / CELL_M + _ROUNDING)
+    kept = whole_cells(clearance)
     length, width, height = of_data["container_cm"]
     along_x = length + kept
     along_y = width + kept

@@ -151,6 +151,20 @@ def test_boxes_lie_in_the_container_and_apart(packed: Packed) -> None:
             assert (np.maximum(low, other_low) >= np.minimum(high, other_high)).any()
 
 
+def test_boxes_of_a_cell_more_than_they_need_keep_their_clearance_in_the_container(
+    folder: Path, tmp_path: Path
+) -> None:
+    # The board counts 15 cells for 14 cm, and nine such boxes would end a cell outside of 134.
+    path = tmp_path / "sequence.json"
+    path.write_text(json.dumps([[0.14, 0.14, 0.2]] * 80), encoding="utf-8")
+    actions, _ = run(folder, "time_series", 2, path)
+    corners = np.array(actions)[:, 1:]
+    assert len(corners) > 60
+    assert (corners.max(0) + 15 <= [134, 125]).all()
+    beside = np.unique(corners[:, 0])
+    assert np.diff(beside).min() >= 16
+
+
 class Judge:
     """packsim's own reading of `action.json`, as far as it runs without OMPL.
 

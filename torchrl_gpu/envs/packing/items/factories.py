@@ -132,7 +132,7 @@ class FactoryBoxes(ItemSource):
     def _turned(self, bin_: Bin, clearance: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
         """Return boxes (R, 2, 3) as listed and turned, and the mask of those that fit.
 
-        Sides are cells along x and y, of which metres stay free, and metres of height.
+        Sides are cells along x and y, with so many metres to spare at least, and metres of height.
         """
         turned = self.sides[:, [[0, 1, 2], [1, 0, 2]]] / 100
         turned[..., :2] = np.ceil((turned[..., :2] + clearance) / bin_.cell - 1e-6)
